@@ -1,0 +1,180 @@
+"""One replica on this broker: its role, its epoch, its in-sync set and its watermarks, over one log.
+
+Words
+- *end*: the offset the next record gets. The log publishes it after the write, never before.
+- *safe end*: how far this replica vouches for its own copy: the end, or with `flush.messages` reached only the synced end.
+- *high watermark*: below it a record is on every in-sync replica; only that much is shown to consumers. It is a Rising that
+  belongs to one leadership: when the epoch ends it is closed, and whoever waits gets NOT_LEADER_OR_FOLLOWER.
+
+While this replica alone is in sync, the watermark is the safe end, and a produce need not wait for anything but the write
+of its own tick (`acknowledges_on_write`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ottla.log.log import Appended, Located, Log, Origin
+from ottla.rising import Rising
+from ottla.wire.errors import Error, KafkaError
+
+log_ = logging.getLogger("ottla.replication")
+
+NEVER = 2**63 - 1
+
+
+class Owner(Protocol):
+    """Whose append it is: told when the write that should have followed failed."""
+
+    def fail(self, error: KafkaError) -> None: ...
+
+
+class Partition:
+    __slots__ = (
+        "_dirty",
+        "_mark_dirty",
+        "_node_id",
+        "_spawn",
+        "_syncing",
+        "acknowledges_on_write",
+        "high_watermark",
+        "index",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "log",
+        "min_insync",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        node_id: int,
+        mark_dirty: Callable[[Partition], None],
+        spawn: Callable[[Any], Any],
+    ) -> None:
+        self.log = log
+        self.topic, self.topic_id, self.index = topic, topic_id, index
+        self._node_id = node_id
+        self._mark_dirty = mark_dirty
+        self._spawn = spawn
+        self._dirty = self._syncing = False
+        self.leader = -1
+        self.leader_epoch = -1
+        self.isr: tuple[int, ...] = ()
+        self.min_insync = 1
+        self.high_watermark = Rising(log.start_offset)
+        self.acknowledges_on_write = False
+
+    # --- roles
+
+    def lead(self, leader_epoch: int, isr: tuple[int, ...]) -> None:
+        """Be the leader in `leader_epoch`. The epoch is on disk before anything is appended in it."""
+        if leader_epoch > self.leader_epoch:
+            self.log.begin_epoch(leader_epoch)
+            self._renew_watermark()
+        self.leader, self.leader_epoch, self.isr = self._node_id, leader_epoch, isr
+        self.settle()
+
+    def step_down(self, leader: int, leader_epoch: int) -> None:
+        """Another leads, or nobody does."""
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self._renew_watermark()
+
+    def _renew_watermark(self) -> None:
+        mark, self.high_watermark = self.high_watermark, Rising(self.high_watermark.value)
+        mark.close(KafkaError(Error.NOT_LEADER_OR_FOLLOWER))
+
+    def settle(self) -> None:
+        """Work out anew what follows from role, in-sync set and settings."""
+        alone = self.isr == (self._node_id,)
+        self.acknowledges_on_write = alone and self.log.settings.flush_messages == NEVER
+        self._advance()
+
+    def retire(self, error: Error) -> None:
+        """The partition leaves this broker."""
+        self.leader = -1
+        self.high_watermark.close(KafkaError(error))
+
+    def check_leader(self, wanted_epoch: int) -> None:
+        """KIP-320: refuse a request that speaks of another leadership."""
+        if wanted_epoch >= 0 and wanted_epoch != self.leader_epoch:
+            raise KafkaError(Error.FENCED_LEADER_EPOCH if wanted_epoch < self.leader_epoch else Error.UNKNOWN_LEADER_EPOCH)
+        if self.leader != self._node_id:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+
+    # --- writing
+
+    def append(self, data: memoryview, now_ms: int, origin: Origin, owner: Owner | None) -> Appended:
+        """Stage batches; they are written and become visible with the tick."""
+        if self.leader != self._node_id:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner)
+        if not self._dirty:
+            self._dirty = True
+            self._mark_dirty(self)
+        return appended
+
+    def check_enough_in_sync(self) -> None:
+        if len(self.isr) < self.min_insync:
+            raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
+
+    def write(self) -> None:
+        """The tick: everything staged goes to the file in one write, then the watermark follows."""
+        self._dirty = False
+        try:
+            self.log.publish()
+        except OSError as error:
+            log_.error("%s-%d: could not write, the requests concerned were refused: %s", self.topic, self.index, error)
+        self._advance()
+
+    def _advance(self) -> None:
+        if self.isr != (self._node_id,):
+            return
+        log = self.log
+        if log.unflushed < log.settings.flush_messages:
+            self.high_watermark.rise(log.end_offset)
+        elif not self._syncing:
+            self._syncing = True
+            self._spawn(self._sync())
+
+    async def _sync(self) -> None:
+        """One fsync serves everybody who came before it; those who came meanwhile get the next."""
+        try:
+            while self.log.unflushed >= self.log.settings.flush_messages:
+                await self.log.flush()
+                self.high_watermark.rise(self.log.synced_end)
+        except OSError as error:
+            log_.error("%s-%d: fsync failed, the partition takes no more writes: %s", self.topic, self.index, error)
+            self.high_watermark.close(KafkaError(Error.KAFKA_STORAGE_ERROR))
+        finally:
+            self._syncing = False
+
+    async def acknowledged(self, offset: int) -> None:
+        """Return when everything below `offset` is as safe as this partition promises."""
+        await self.high_watermark.reaches(offset)
+
+    # --- reading
+
+    def bound(self, isolation: int) -> int:
+        """The offset that a consumer at this isolation level may not reach."""
+        mark = self.high_watermark.value
+        return self.log.last_stable_offset(mark) if isolation else mark
+
+    def locate(self, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
+        return self.log.locate(offset, bytes_max, bound, whole_first)
+
+
+async def sync_all(partitions: list[Partition]) -> None:
+    """Flush several logs, one after the other: fsyncs in parallel gain little and starve the rest."""
+    for partition in partitions:
+        await partition.log.flush()
+        await asyncio.sleep(0)

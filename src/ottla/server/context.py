@@ -1,0 +1,57 @@
+"""What a handler sees of the world besides its request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.metadata.image import Image
+    from ottla.replication.replicas import Replicas
+    from ottla.server.listener import Connection
+    from ottla.server.node import Node
+
+
+class Context:
+    """One request's surroundings. Cheap, because one is made for every request."""
+
+    __slots__ = ("client_id", "connection", "node", "took_effect", "version")
+
+    def __init__(self, node: Node, connection: Connection, client_id: str | None, version: int) -> None:
+        self.node = node
+        self.connection = connection
+        self.client_id = client_id
+        self.version = version
+        # A handler of an ordered API that waits before it took effect holds back what the connection sends next.
+        self.took_effect = False
+
+    @property
+    def image(self) -> Image:
+        """The committed picture of the cluster."""
+        return self.node.quorum.image
+
+    @property
+    def replicas(self) -> Replicas:
+        return self.node.replicas
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.world.now_ms()
+
+    @property
+    def principal(self) -> str:
+        return self.connection.principal
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener the request came in on."""
+        return self.connection.listener.name
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.peer_host
+
+    def effective(self) -> None:
+        """From here on this request only waits: later requests of its connection may start."""
+        if not self.took_effect:
+            self.took_effect = True
+            self.connection.release(self)

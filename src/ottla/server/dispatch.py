@@ -1,0 +1,177 @@
+"""Key -> handler: the one table that ApiVersions, version checks, decoding and the tests all read.
+
+A frame is decoded and its handler stepped at once, before the receive buffer can be used again: up to its first await a
+handler may use views into the frame, after that it may not. A handler that never waits costs one coroutine and no task;
+one that waits is stepped on by the future it waits for (`Exchange`). `asyncio.timeout` and `TaskGroup` need a task and do
+not work in handlers; `asyncio.wait_for` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.server.context import Context
+from ottla.wire.codec import Malformed, decoder, encoder
+from ottla.wire.frames import read_request_header, response_header_flexible
+from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.server.listener import Connection
+
+log = logging.getLogger("ottla.server")
+
+API_VERSIONS_KEY = 18
+
+Call = Callable[[Any, Context], Awaitable[Message | None]]
+C = TypeVar("C", bound=Call)
+
+
+class Handler:
+    """One API as this broker serves it."""
+
+    __slots__ = ("advertised_low", "call", "decoders", "high", "key", "low", "name", "ordered", "request")
+
+    def __init__(self, request: type[Message], low: int, high: int, call: Call, advertised_low: int, ordered: bool) -> None:
+        self.request, self.low, self.high, self.call = request, low, high, call
+        self.key: int = request.key
+        self.name = request.__name__.removesuffix("Request")
+        self.advertised_low = advertised_low
+        self.ordered = ordered
+        self.decoders: dict[int, Callable[..., Any]] = {}
+
+    def decode(self, frame: memoryview, version: int, position: int) -> Any:
+        decode = self.decoders.get(version)
+        if decode is None:
+            decode = self.decoders[version] = decoder(self.request, version)
+        return decode(frame, position)
+
+
+HANDLERS: dict[int, Handler] = {}
+
+
+def serves(request: type[Message], versions: str, *, advertised_low: int | None = None, ordered: bool = False) -> Callable[[C], C]:
+    """Register a handler for all versions of `versions` ("3-13").
+
+    `advertised_low` is told to clients instead of the true lowest version where a client needs to see it (KAFKA-18659).
+    `ordered`: requests of one connection take effect in the order they came, even if this one has to wait first.
+    """
+    low, high = (int(part) for part in versions.split("-"))
+
+    def register(call: C) -> C:
+        HANDLERS[request.key] = Handler(request, low, high, call, low if advertised_low is None else advertised_low, ordered)
+        return call
+
+    return register
+
+
+class Exchange:
+    """One request on its way through its handler, and the place of its reply in the connection's order."""
+
+    __slots__ = ("_coroutine", "_waiting", "connection", "context", "correlation_id", "handler", "ready", "response", "started", "version")
+
+    def __init__(self, connection: Connection, handler: Handler, version: int, correlation_id: int) -> None:
+        self.connection = connection
+        self.handler = handler
+        self.version = version
+        self.correlation_id = correlation_id
+        self.ready = False
+        self.response: Message | None = None
+        self.context: Context | None = None
+        self.started = time.perf_counter()
+        self._coroutine: Coroutine[Any, Any, Message | None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
+
+    def start(self, request: Any, context: Context) -> None:
+        self.context = context
+        self._coroutine = self.handler.call(request, context)  # type: ignore[assignment]
+        self._step()
+
+    def _step(self, _: object = None) -> None:
+        try:
+            waiting = self._coroutine.send(None)  # type: ignore[union-attr]
+        except StopIteration as stop:
+            self._finish(stop.value)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._wait(waiting)
+
+    def _wait(self, waiting: asyncio.Future[Any] | None) -> None:
+        if waiting is None:  # sleep(0)
+            asyncio.get_running_loop().call_soon(self._step)
+            return
+        # A Task clears this flag as well: if it stayed, the next coroutine to await the same future would be refused.
+        waiting._asyncio_future_blocking = False
+        waiting.add_done_callback(self._step)
+        self._waiting = waiting
+
+    def _finish(self, response: Message | None) -> None:
+        self._coroutine = self._waiting = None
+        self.response = response
+        self.ready = True
+        self.connection.answered(self)
+
+    def _fail(self, error: BaseException) -> None:
+        self._coroutine = self._waiting = None
+        log.error("%s version %d failed", self.handler.name, self.version, exc_info=error)
+        self.connection.abort(f"{self.handler.name} could not be answered")
+
+    def cancel(self) -> None:
+        """The connection is gone. `finally` blocks of the handler run; nobody wants its answer."""
+        coroutine, self._coroutine = self._coroutine, None
+        if self._waiting is not None:
+            self._waiting.remove_done_callback(self._step)
+            self._waiting = None
+        if coroutine is not None:
+            coroutine.close()
+
+    def encode(self, parts: list[Any]) -> int:
+        """Add the whole reply frame to `parts`; answers its size."""
+        response = self.response
+        assert response is not None
+        flexible = response_header_flexible(self.handler.key, self.version)
+        body = encoder(type(response), self.version)(response)
+        head = 5 if flexible else 4
+        size = head + (len(body) if type(body) is bytes else sum(p.size if hasattr(p, "size") else len(p) for p in body))
+        start = size.to_bytes(4, "big") + self.correlation_id.to_bytes(4, "big", signed=True) + (b"\0" if flexible else b"")
+        if type(body) is bytes:
+            parts.append(start + body)
+        else:
+            parts.append(start)
+            parts.extend(body)
+        return size + 4
+
+
+def dispatch(connection: Connection, frame: memoryview) -> None:
+    """Start the handler of one request frame. A request that cannot be understood costs the client its connection."""
+    try:
+        key, version, correlation_id, client_id, position = read_request_header(frame)
+        handler = HANDLERS.get(key)
+        if handler is None:
+            raise Malformed(f"no API has the key {key}")
+        exchange = Exchange(connection, handler, version, correlation_id)
+        context = Context(connection.node, connection, client_id, version)
+        if not handler.low <= version <= handler.high:
+            exchange.version = 0
+            request = _as_oldest(handler, version)
+        else:
+            request = handler.decode(frame, version, position)
+    except Malformed as problem:
+        log.info("closing connection from %s: %s", connection.peer_host, problem)
+        connection.abort(str(problem))
+        return
+    connection.exchanges.append(exchange)
+    exchange.start(request, context)
+    if handler.ordered and not exchange.ready and not context.took_effect:
+        connection.hold(context)
+
+
+def _as_oldest(handler: Handler, version: int) -> Any:
+    """KIP-511: ApiVersions of a version we do not know is answered as version 0, which every client can read."""
+    if handler.key != API_VERSIONS_KEY:
+        raise Malformed(f"{handler.name} version {version} is not supported")
+    return handler.request()

@@ -1,0 +1,213 @@
+"""Fetch: whole batches from the leader's files, bounded by what the reader may see, after waiting for enough of them.
+
+Versions: 7 sessions (KIP-227), 9 leader epochs (KIP-320), 11 closest replica (KIP-392), 12 flexible and divergence by
+epoch (KIP-595), 13 topic ids instead of names (KIP-516), 15 replica state as a tag (KIP-903), 16 endpoints of new leaders
+(KIP-951), 17 replica directory (KIP-853), 18 the follower's watermark (KIP-1166).
+
+A fetch reads first. If that is less than `min_bytes` it parks: at each rise of a watermark it counts bytes by file
+position, without reading, until there are enough, something went wrong, or the deadline; then it reads once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ottla.replication.partition import Partition
+from ottla.server.context import Context
+from ottla.server.dispatch import serves
+from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+
+TopicAnswer = FetchResponse.FetchableTopicResponse
+Answer = FetchResponse.FetchableTopicResponse.PartitionData
+Diverging = Answer.EpochEndOffset
+Aborted = Answer.AbortedTransaction
+
+READ_COMMITTED = 1
+
+
+@serves(FetchRequest, versions="4-18")
+async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
+    try:
+        plan = ctx.node.sessions.plan(request, ctx.version)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    reading = Reading(plan, request, ctx)
+    await reading.read()
+    if not reading.is_enough() and request.max_wait_ms > 0:
+        await Parked(reading).wait(request.max_wait_ms / 1000)
+        await reading.read()
+    try:
+        plan.check_epoch()
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code, session_id=plan.session.id if plan.session else NO_SESSION)
+    return reading.response()
+
+
+class Reading:
+    """All partitions of one fetch, read in order within the limits of the request."""
+
+    __slots__ = ("answers", "bytes_max", "bytes_read", "isolation", "min_bytes", "plan", "replicas", "urgent")
+
+    def __init__(self, plan: Plan, request: FetchRequest, ctx: Context) -> None:
+        self.plan = plan
+        self.replicas = ctx.replicas
+        self.isolation = request.isolation_level
+        self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
+        self.min_bytes = min(request.min_bytes, self.bytes_max)
+        self.answers: dict[Key, Answer] = {}
+        self.bytes_read = 0
+        self.urgent = False
+
+    def is_enough(self) -> bool:
+        return self.urgent or self.bytes_read >= self.min_bytes or not self.plan.wanted
+
+    async def read(self) -> None:
+        self.answers.clear()
+        self.bytes_read = 0
+        self.urgent = False
+        for key, wanted in self.plan.wanted.items():
+            try:
+                answer = await self._read_one(wanted)
+            except KafkaError as error:
+                answer = Answer(
+                    partition_index=wanted.index, error_code=error.code, high_watermark=-1, records=b"", aborted_transactions=None
+                )
+                self.urgent = True
+            self.answers[key] = answer
+
+    async def _read_one(self, wanted: Wanted) -> Answer:
+        partition = self.replicas.find(wanted.topic, wanted.index)
+        partition.check_leader(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch >= 0:
+            diverging = self._divergence(partition, wanted)
+            if diverging is not None:
+                self.urgent = True
+                return self._answer(partition, wanted.index, b"", None, diverging)
+        limit = max(0, min(wanted.partition_bytes_max, self.bytes_max - self.bytes_read))
+        bound = partition.bound(self.isolation)
+        located = partition.log.locate(wanted.offset, limit, bound, not self.bytes_read)
+        if not located.verified:
+            located = await partition.log.verify(located)
+        aborted = None
+        if self.isolation == READ_COMMITTED:
+            aborted = [
+                Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
+                for each in partition.log.aborted_transactions(wanted.offset, located.next_offset)
+            ]
+        piece = located.slice
+        if piece is None:
+            return self._answer(partition, wanted.index, b"", aborted, None)
+        self.bytes_read += piece.size
+        return self._answer(partition, wanted.index, piece, aborted, None)
+
+    def _answer(
+        self, partition: Partition, index: int, records: Any, aborted: list[Aborted] | None, diverging: Diverging | None
+    ) -> Answer:
+        log, mark = partition.log, partition.high_watermark.value
+        answer = Answer(
+            partition_index=index,
+            high_watermark=mark,
+            last_stable_offset=log.last_stable_offset(mark),
+            log_start_offset=log.start_offset,
+            aborted_transactions=aborted,
+            records=records,
+        )
+        if diverging is not None:
+            answer.diverging_epoch = diverging
+        return answer
+
+    @staticmethod
+    def _divergence(partition: Partition, wanted: Wanted) -> Diverging | None:
+        """KIP-595: the reader's last epoch tells whether its history and ours part before its position."""
+        if wanted.offset < partition.log.start_offset:
+            raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
+        epoch, end = partition.log.epoch_end(wanted.last_fetched_epoch, partition.leader_epoch)
+        if epoch < 0 or end < 0:
+            raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
+        if epoch < wanted.last_fetched_epoch or end < wanted.offset:
+            return Diverging(epoch=epoch, end_offset=end)
+        return None
+
+    def response(self) -> FetchResponse:
+        plan = self.plan
+        told: dict[bytes | str, TopicAnswer] = {}
+        with_data = []
+        for key, answer in self.answers.items():
+            has_records = bool(getattr(answer.records, "size", 0))
+            if plan.session is not None:
+                if not plan.session_mentions(key, answer, has_records):
+                    continue
+                if has_records and plan.incremental:
+                    with_data.append(key)
+            topic = told.get(key[0])
+            if topic is None:
+                topic = told[key[0]] = TopicAnswer(topic_id=key[0]) if plan.uses_ids else TopicAnswer(topic=key[0])  # type: ignore[arg-type]
+            topic.partitions.append(answer)
+        if plan.session is not None:
+            plan.session.move_last(with_data)
+        return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION, responses=list(told.values()))
+
+
+class Parked:
+    """A fetch that found too little and waits for more."""
+
+    __slots__ = ("_reading", "_woken")
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait(self, seconds: float) -> None:
+        watches = [Watch(self, partition, wanted) for partition, wanted in self._partitions()]
+        timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+            for watch in watches:
+                watch.end()
+
+    def _partitions(self) -> list[tuple[Partition, Wanted]]:
+        find = self._reading.replicas.find
+        return [(find(wanted.topic, wanted.index), wanted) for wanted in self._reading.plan.wanted.values()]
+
+    def wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    def gained(self, count: int) -> None:
+        self._reading.bytes_read += count
+        if self._reading.bytes_read >= self._reading.min_bytes:
+            self.wake()
+
+
+class Watch:
+    """Counts what one partition gains while its fetch is parked."""
+
+    __slots__ = ("_counted", "_mark", "_parked", "_partition", "_wanted")
+
+    def __init__(self, parked: Parked, partition: Partition, wanted: Wanted) -> None:
+        self._parked, self._partition, self._wanted = parked, partition, wanted
+        self._mark = partition.high_watermark
+        self._counted = self._available()
+        self._mark.watch(self.look)
+
+    def look(self) -> None:
+        if self._mark.closed:
+            self._parked.wake()
+            return
+        available = self._available()
+        gain, self._counted = available - self._counted, available
+        self._parked.gained(gain)
+
+    def end(self) -> None:
+        self._mark.unwatch(self.look)
+
+    def _available(self) -> int:
+        partition = self._partition
+        bound = partition.bound(self._parked._reading.isolation)
+        available = partition.log.bytes_from(self._wanted.offset, bound)
+        return min(available, self._wanted.partition_bytes_max)

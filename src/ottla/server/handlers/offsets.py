@@ -1,0 +1,123 @@
+"""Questions about offsets: where a timestamp lies, where an epoch ended; and moving a log's start forward.
+
+ListOffsets versions: 2 isolation level, 4 leader epochs, 6 flexible, 7 the record with the largest timestamp (KIP-734),
+8 the earliest local offset (KIP-405), 9 the last tiered one (KIP-1005), 10 a timeout (KIP-1075), 11 the earliest offset
+waiting for upload (KIP-1023). OffsetForLeaderEpoch versions: 3 replica id, 4 flexible. DeleteRecords versions: 2 flexible.
+"""
+
+from __future__ import annotations
+
+from ottla.replication.partition import Partition
+from ottla.server.context import Context
+from ottla.server.dispatch import serves
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.offsets import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+# The version from which a special timestamp may be asked for.
+SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+Asked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+Listed = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+
+HIGH_WATERMARK = -1
+
+
+@serves(ListOffsetsRequest, versions="1-11")
+async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsetsResponse:
+    asked_twice = _asked_twice(request)
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            try:
+                if (topic.name, asked.partition_index) in asked_twice:
+                    raise KafkaError(Error.INVALID_REQUEST)
+                answers.append(await _list_one(topic.name, asked, request.isolation_level, ctx))
+            except KafkaError as error:
+                answers.append(Listed(partition_index=asked.partition_index, error_code=error.code))
+        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for asked in topic.partitions:
+            key = (topic.name, asked.partition_index)
+            (twice if key in seen else seen).add(key)
+    return twice
+
+
+async def _list_one(topic: str, asked: Asked, isolation: int, ctx: Context) -> Listed:
+    if ctx.version < SPECIAL_SINCE.get(asked.timestamp, 0):
+        raise KafkaError(Error.UNSUPPORTED_VERSION)
+    partition = ctx.replicas.find(topic, asked.partition_index)
+    partition.check_leader(asked.current_leader_epoch)
+    timestamp, offset, epoch = await _look_up(partition, asked.timestamp, isolation)
+    return Listed(partition_index=asked.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+async def _look_up(partition: Partition, timestamp: int, isolation: int) -> tuple[int, int, int]:
+    """The timestamp, offset and epoch asked for; -1 for what there is not."""
+    log = partition.log
+    if timestamp == LATEST:
+        return -1, partition.bound(isolation), partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
+    if found is None or found.offset >= partition.bound(isolation):
+        return -1, -1, -1
+    return found.timestamp, found.offset, found.leader_epoch
+
+
+@serves(OffsetForLeaderEpochRequest, versions="2-4")
+async def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, ctx: Context) -> OffsetForLeaderEpochResponse:
+    topics = []
+    for topic in request.topics:
+        answers = [_epoch_end(topic.topic, asked, ctx) for asked in topic.partitions]
+        topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+EpochAsked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
+EpochEnd = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
+
+
+def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
+    try:
+        partition = ctx.replicas.find(topic, asked.partition)
+        partition.check_leader(asked.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEnd(partition=asked.partition, error_code=error.code)
+    epoch, end = partition.log.epoch_end(asked.leader_epoch, partition.leader_epoch)
+    return EpochEnd(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+
+
+Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
+
+
+@serves(DeleteRecordsRequest, versions="0-2")
+async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            try:
+                start = await ctx.replicas.delete_records(topic.name, asked.partition_index, asked.offset)
+                answers.append(Deleted(partition_index=asked.partition_index, low_watermark=start))
+            except KafkaError as error:
+                answers.append(Deleted(partition_index=asked.partition_index, low_watermark=-1, error_code=error.code))
+        topics.append(DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=answers))
+    return DeleteRecordsResponse(topics=topics)

@@ -1,0 +1,323 @@
+"""Accepts connections; per connection: frames in, handlers started, replies out in the order of the requests.
+
+All connections of a listener receive into one shared buffer. A connection owns a buffer only while it holds part of a
+frame, and that one grows with the bytes that really came, never on trust of the length the frame announces. Frames are
+handled in place; whatever a handler keeps past its first await it has copied (large idle buffers per connection cost
+279 MB for 1,000 of them).
+
+A connection stops reading requests while it has too many in flight, while the peer does not take its replies, or while
+a request that must take effect before later ones still waits (`hold`). Bytes that already came are kept and looked at
+again when the reason is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ottla.server.dispatch import Exchange, dispatch
+from ottla.server.outbox import Outbox
+
+if TYPE_CHECKING:
+    from ottla.server.context import Context
+    from ottla.server.node import Node
+
+log = logging.getLogger("ottla.server")
+
+# Fits what one turn of the loop usually brings; larger frames continue in a buffer of their own.
+SHARED_BUFFER = 256 * 1024
+# Buffers of finished frames are used again, so that a bulk producer does not fault in fresh pages for each frame.
+POOLED_BUFFERS = 8
+POOLED_BYTES_MAX = 4 * 1024 * 1024
+FIRST_BUFFER = 64 * 1024
+
+
+class Buffers:
+    """One receive buffer that all connections share, and a few spare ones for frames that come in pieces."""
+
+    __slots__ = ("_spare", "shared")
+
+    def __init__(self) -> None:
+        self.shared = memoryview(bytearray(SHARED_BUFFER))
+        self._spare: list[bytearray] = []
+
+    def take(self, size: int, received: int) -> bytearray:
+        """A buffer for a frame of `size` bytes of which `received` have come; it may be too small and grow later."""
+        for index, spare in enumerate(self._spare):
+            if len(spare) >= size:
+                return self._spare.pop(index)
+        return bytearray(min(size, max(FIRST_BUFFER, 2 * received)))
+
+    def give_back(self, buffer: bytearray) -> None:
+        if FIRST_BUFFER < len(buffer) <= POOLED_BYTES_MAX and len(self._spare) < POOLED_BUFFERS:
+            self._spare.append(buffer)
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_backlog",
+        "_have",
+        "_holds",
+        "_need",
+        "_own",
+        "_reading",
+        "_talking",
+        "exchanges",
+        "frame_began",
+        "introduced",
+        "last_active",
+        "listener",
+        "node",
+        "outbox",
+        "peer_host",
+        "principal",
+        "transport",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.node: Node = listener.node
+        self.principal = "User:ANONYMOUS"
+        self.peer_host = ""
+        self.transport: asyncio.Transport | None = None
+        self.outbox: Outbox | None = None
+        self.exchanges: deque[Exchange] = deque()
+        self.last_active = self.frame_began = 0.0
+        self.introduced = False  # becomes true with its first whole request
+        self._own: bytearray | None = None
+        self._have = self._need = 0
+        self._backlog: bytes | None = None
+        self._holds: Context | None = None
+        self._talking = False
+        self._reading = True
+
+    # --- the transport calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        self.peer_host = peer[0] if isinstance(peer, tuple) else str(peer)
+        self.transport = transport
+        self.last_active = self.listener.loop.time()
+        self.outbox = Outbox(self.listener.loop, transport, self.flush)
+        self.listener.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        if self.outbox is not None:
+            self.outbox.lost()
+        self.listener.closed(self)
+        exchanges, self.exchanges = self.exchanges, deque()
+        for exchange in exchanges:
+            exchange.cancel()
+        self._backlog = None
+        self._own = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._own is None:
+            return self.listener.buffers.shared
+        if self._have == len(self._own):
+            self._own.extend(bytes(min(self._need, 2 * len(self._own)) - len(self._own)))
+        return memoryview(self._own)[self._have : self._need]
+
+    def buffer_updated(self, count: int) -> None:
+        self.last_active = self.listener.loop.time()
+        if self._own is None:
+            self._frames(self.listener.buffers.shared[:count])
+        else:
+            self._continue_frame(count)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.outbox.pause()  # type: ignore[union-attr]
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self.outbox.resume()  # type: ignore[union-attr]
+
+    # --- bytes to frames
+
+    def _frames(self, data: memoryview) -> None:
+        """Handle every whole frame; keep the rest."""
+        position, end = 0, len(data)
+        while end - position >= 4:
+            if self._is_full():
+                self._backlog = bytes(data[position:])
+                self._throttle()
+                return
+            size = int.from_bytes(data[position : position + 4], "big", signed=True)
+            if not 0 <= size <= self.listener.frame_bytes_max:
+                self.abort(f"a frame of {size} bytes is not allowed")
+                return
+            if end - position - 4 < size:
+                break
+            self.introduced = True
+            dispatch(self, data[position + 4 : position + 4 + size])
+            if self.transport is None or self.transport.is_closing():
+                return
+            position += 4 + size
+        if position < end:
+            self._begin_own(data[position:])
+
+    def _begin_own(self, part: memoryview) -> None:
+        """The start of a frame came, or even only of its length."""
+        have = len(part)
+        need = 4 + int.from_bytes(part[:4], "big") if have >= 4 else 4
+        own = self.listener.buffers.take(max(need, FIRST_BUFFER), have)
+        own[:have] = part
+        self._own, self._have, self._need = own, have, need
+        self.frame_began = self.last_active
+
+    def _continue_frame(self, count: int) -> None:
+        assert self._own is not None
+        self._have += count
+        if self._have < self._need:
+            return
+        if self._need == 4:
+            size = int.from_bytes(self._own[:4], "big", signed=True)
+            if not 0 <= size <= self.listener.frame_bytes_max:
+                self.abort(f"a frame of {size} bytes is not allowed")
+                return
+            self._need = 4 + size
+            if size:
+                return
+        own, need = self._own, self._need
+        self._own = None
+        self._frames(memoryview(own)[:need])
+        self.listener.buffers.give_back(own)
+
+    # --- when to stop reading
+
+    def _is_full(self) -> bool:
+        return (
+            self._holds is not None
+            or len(self.exchanges) >= self.listener.in_flight_max
+            or self.outbox.is_stuck  # type: ignore[union-attr]
+        )
+
+    def hold(self, context: Context) -> None:
+        """A request that must take effect before later ones waits: look at nothing further until it says so."""
+        self._holds = context
+
+    def release(self, context: Context) -> None:
+        if self._holds is context:
+            self._holds = None
+            self.listener.loop.call_soon(self._unthrottle)
+
+    def _throttle(self) -> None:
+        if self._reading and self.transport is not None and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    def _unthrottle(self) -> None:
+        while self._backlog is not None and not self._is_full():
+            backlog, self._backlog = self._backlog, None
+            self._frames(memoryview(backlog))
+        if not self._reading and self._backlog is None and not self._is_full():
+            self._reading = True
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # --- replies
+
+    def answered(self, exchange: Exchange) -> None:
+        """A reply is ready; it leaves with the tick, in its turn."""
+        if self._holds is exchange.context and self._holds is not None:
+            self.release(exchange.context)  # type: ignore[arg-type]
+        if not self._talking and self.exchanges[0].ready:
+            self._talking = True
+            self.node.tick.talk(self)
+
+    def flush(self) -> None:
+        """Send the replies at the head of the queue that are ready."""
+        self._talking = False
+        exchanges = self.exchanges
+        if self.outbox is None or self.transport is None:
+            return
+        parts: list[Any] = []
+        while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
+            exchange = exchanges.popleft()
+            if exchange.response is not None:
+                size = exchange.encode(parts)
+                self.listener.measure(exchange, size)
+        if parts:
+            self.outbox.send(parts)
+        if not self._reading:
+            self._unthrottle()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; what was asked before and is not answered yet stays unanswered."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def close(self) -> None:
+        if self.outbox is not None and self.transport is not None:
+            self.outbox.close()
+
+    def is_overdue(self, now: float) -> bool:
+        if self._own is not None and not self.introduced and now - self.frame_began > self.listener.first_frame_s:
+            return True
+        return not self.exchanges and now - self.last_active > self.listener.idle_s
+
+
+class Listener:
+    """One named address that clients connect to, and the limits that hold there."""
+
+    def __init__(self, node: Node, name: str, host: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.node, self.name, self.host, self.port, self.loop = node, name, host, port, loop
+        config = node.config
+        self.frame_bytes_max: int = config["socket.request.max.bytes"]
+        self.in_flight_max: int = config["ottla.connection.requests.in.flight.max"]
+        self.first_frame_s: float = config["ottla.connection.frame.deadline.ms"] / 1000
+        self.idle_s: float = config["connections.max.idle.ms"] / 1000
+        self.backlog: int = config["socket.listen.backlog.size"]
+        self.buffers = Buffers()
+        self.connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), self.host or None, self.port, backlog=max(self.backlog, 1), start_serving=True
+        )
+        if self.port == 0:
+            self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep = self.loop.call_later(1, self._cut_idle)
+
+    def stop_accepting(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.close()
+
+    def opened(self, connection: Connection) -> None:
+        if not self.node.limits.admit(connection.peer_host):
+            connection.abort("too many connections")
+            return
+        self.connections[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self.node.limits.forget(connection.peer_host)
+
+    def _cut_idle(self) -> None:
+        """Close connections that say nothing for long, and new ones that do not finish the first frame they began."""
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if connection.is_overdue(now):
+                connection.abort("idle, or a frame not finished in time")
+        self._sweep = self.loop.call_later(1, self._cut_idle)
+
+    def measure(self, exchange: Exchange, size: int) -> None:
+        """Count one answered request."""
+        self.node.measures.request(exchange.handler.key, exchange.started, size)

@@ -1,0 +1,62 @@
+"""Once per loop turn: write each dirty partition, wake whoever waits, flush the replies.
+
+Requests that arrive in one turn of the loop are handled as they are read, but their effects leave together: one write
+per partition that got bytes, then one gathered send per connection. The order makes an ack honest without suspending
+its handler: a reply that was put in a connection's queue during this turn is sent only after the write it speaks of, and
+if that write fails the reply is changed before it is encoded (see `Partition.write`).
+
+`call_soon` from a read callback runs after all reads of this turn and before the reads of the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+
+class Dirty(Protocol):
+    """A partition with staged batches."""
+
+    def write(self) -> None: ...
+
+
+class Talkative(Protocol):
+    """A connection with replies that are ready."""
+
+    def flush(self) -> None: ...
+
+
+class Tick:
+    __slots__ = ("_armed", "_connections", "_dirty", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._armed = False
+        self._dirty: list[Dirty] = []
+        self._connections: list[Talkative] = []
+
+    def dirty(self, partition: Dirty) -> None:
+        """The partition staged its first batch since its last write."""
+        self._dirty.append(partition)
+        if not self._armed:
+            self._arm()
+
+    def talk(self, connection: Talkative) -> None:
+        """The connection got its first ready reply since its last flush."""
+        self._connections.append(connection)
+        if not self._armed:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        # Writes may wake handlers that stage more or have more to say; they arm the next turn.
+        self._armed = False
+        dirty, self._dirty = self._dirty, []
+        for partition in dirty:
+            partition.write()
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.flush()
