@@ -1,0 +1,119 @@
+"""Feed bytes, get frames; and the headers in front of requests and responses.
+
+A frame is a length of four bytes and that many bytes. It starts with a header: a request says which api, which version
+and its correlation id; a response repeats only the correlation id. Both headers have a flexible form that ends in
+tagged fields (request header 2, response header 1), used with the flexible versions of the body. Two exceptions: the
+client id keeps its 16-bit length even in the flexible header, because a broker must be able to read it before it knows
+what version it deals with; and the answer to ApiVersions always has the oldest header, because the client does not yet
+know what the broker speaks (KIP-511).
+
+A length is a promise, not a fact: nothing is reserved for a frame before its bytes are here.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ottla.wire.codec import Data, Malformed, Part, encode_parts, read_varint, size_of, skip_tags
+from ottla.wire.messages import REQUESTS
+from ottla.wire.schema import Layout, Message
+
+API_VERSIONS = 18
+SIZE = struct.Struct(">i")
+REQUEST_HEAD = struct.Struct(">hhih")
+FRAME_BYTES_MAX = 100 * 1024 * 1024  # socket.request.max.bytes
+
+
+def read_request_header(frame: Data) -> tuple[int, int, int, str | None, int]:
+    """Api key, version, correlation id, client id, and where the body starts. An api nobody knows is Malformed."""
+    try:
+        key, version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)
+        request = REQUESTS.get(key)
+        if request is None:
+            raise Malformed(f"there is no api {key}")
+        client_id, position = _client_id(frame, size)
+        if version >= request.flexible_from:
+            position = skip_tags(frame, position + 1, len(frame), frame[position])
+        return key, version, correlation_id, client_id, position
+    except (struct.error, IndexError):
+        raise Malformed("request header ends too early") from None
+    except UnicodeDecodeError:
+        raise Malformed("client id is not UTF-8") from None
+
+
+def _client_id(frame: Data, size: int) -> tuple[str | None, int]:
+    start = REQUEST_HEAD.size
+    if size == -1:
+        return None, start
+    end = start + size
+    if not start <= end <= len(frame):
+        raise Malformed(f"client id of {size} bytes")
+    return str(frame[start:end], "utf-8"), end
+
+
+def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> list[Part]:
+    """A whole frame: length, header, body."""
+    cls = type(request)
+    name = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(name)
+    tags = b"\0" if version >= cls.flexible_from else b""
+    return _frame(request, version, REQUEST_HEAD.pack(cls.key, version, correlation_id, size) + name + tags)
+
+
+def response_frame(response: Message, version: int, correlation_id: int) -> list[Part]:
+    """A whole frame: length, header, body; holes are left for the connection to fill."""
+    tags = b"\0" if _response_has_tags(type(response), version) else b""
+    return _frame(response, version, SIZE.pack(correlation_id) + tags)
+
+
+def read_response_header(frame: Data, response: Layout, version: int) -> tuple[int, int]:
+    """Correlation id, and where the body starts."""
+    try:
+        correlation_id: int = SIZE.unpack_from(frame)[0]
+        if not _response_has_tags(response, version):
+            return correlation_id, SIZE.size
+        count, position = read_varint(frame, SIZE.size)
+        return correlation_id, skip_tags(frame, position, len(frame), count) if count else position
+    except (struct.error, IndexError):
+        raise Malformed("response header ends too early") from None
+
+
+def _response_has_tags(response: Layout, version: int) -> bool:
+    return version >= response.flexible_from and response.key != API_VERSIONS
+
+
+def _frame(message: Message, version: int, header: bytes) -> list[Part]:
+    parts = encode_parts(message, version, b"\0\0\0\0" + header)
+    first = parts[0]
+    assert isinstance(first, bytearray)
+    SIZE.pack_into(first, 0, size_of(parts) - SIZE.size)
+    return parts
+
+
+class Frames:
+    """Cuts a stream of bytes into frames. After Malformed the stream has no known place to go on from."""
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._held = bytearray()
+
+    def feed(self, data: Data) -> list[bytes]:
+        """The frames that are complete with these bytes, without their lengths."""
+        self._held += data
+        done: list[bytes] = []
+        position = 0
+        with memoryview(self._held) as view:
+            while (end := self._end_of_frame(position)) is not None:
+                done.append(bytes(view[position + SIZE.size : end]))
+                position = end
+        del self._held[:position]
+        return done
+
+    def _end_of_frame(self, position: int) -> int | None:
+        if len(self._held) < position + SIZE.size:
+            return None
+        (size,) = SIZE.unpack_from(self._held, position)
+        if not 0 <= size <= self._bytes_max:
+            raise Malformed(f"frame of {size} bytes")
+        end: int = position + SIZE.size + size
+        return end if end <= len(self._held) else None
