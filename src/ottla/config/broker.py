@@ -1,0 +1,245 @@
+"""The settings of one node: what its properties say, what was changed since, and what follows for topics.
+
+A value comes from the first of these places that has one, and each place has a number in DescribeConfigs:
+
+    2  dynamic, for this broker    ConfigRecords named after its id
+    3  dynamic, for all brokers    ConfigRecords with an empty name
+    4  static                      server.properties, --set
+    5  default                     the tables
+
+`set_dynamic` replaces the two dynamic places whenever the metadata changed, so values change while the node runs.
+Whoever keeps a value instead of asking again says so with `listen`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.config.kinds import Setting, Value
+from ottla.config.listeners import (
+    Endpoint,
+    check_advertised,
+    check_ports,
+    effective_protocols,
+    parse_listeners,
+    refused,
+)
+from ottla.config.properties import replacement
+from ottla.config.settings import DYNAMIC_ONLY, MILLISECONDS, NODE_SETTINGS, TOPIC_SETTINGS, base_name, broker_setting
+from ottla.wire.errors import KafkaError
+
+log = logging.getLogger("ottla.config")
+
+DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+
+Changed = Callable[[frozenset[str]], None]
+
+
+def single_node_defaults() -> dict[str, str]:
+    """What `ottla serve` runs with when nobody says otherwise: one node, for the programs on this machine."""
+    return {
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": "./ottla-data",
+        # Kafka's default is 3 copies: on a single node no group and no transaction would ever start.
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+
+
+class BrokerConfig:
+    """`config["log.segment.bytes"]` is the value that counts now, with its type."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Raises INVALID_CONFIG for what no node could run with; what can be ignored is in `warnings`."""
+        self.warnings: list[str] = [line for name in properties if (line := _warning(name))]
+        self.static = _completed({name: value for name, value in properties.items() if not replacement(name)})
+        self.dynamic_broker: dict[str, str] = {}
+        self.dynamic_default: dict[str, str] = {}
+        self._listeners: list[Changed] = []
+        self._defaults = {name: setting.default_value() for name, setting in NODE_SETTINGS.items()}
+        self._values = self._defaults | {name: _parse(name, text) for name, text in self.static.items()}
+        self._topic_defaults = self._topic_fallbacks()
+        _check_together(self)
+        self.protocols = effective_protocols(
+            self["listener.security.protocol.map"],
+            explicit="listener.security.protocol.map" in self.static,
+            controller_names=self["controller.listener.names"],
+        )
+        self.endpoints = parse_listeners("listeners", self["listeners"], self.protocols)
+        check_ports("listeners", self.endpoints)
+        self.advertised = self._advertised()
+        check_advertised(self.advertised, self.endpoints)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    # What follows from several settings
+
+    @property
+    def node_id(self) -> int:
+        node_id: int = self._values["node.id"]  # type: ignore[assignment]
+        return node_id
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        dirs: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
+        return dirs
+
+    @property
+    def metadata_log_dir(self) -> str:
+        return self["metadata.log.dir"] or self.log_dirs[0]
+
+    @property
+    def broker_endpoints(self) -> tuple[Endpoint, ...]:
+        """Listeners for clients and other brokers."""
+        names = {name.upper() for name in self["controller.listener.names"]}
+        return tuple(endpoint for endpoint in self.endpoints if endpoint.name not in names)
+
+    @property
+    def controller_endpoints(self) -> tuple[Endpoint, ...]:
+        names = {name.upper() for name in self["controller.listener.names"]}
+        return tuple(endpoint for endpoint in self.endpoints if endpoint.name in names)
+
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        """What clients are told, by listener; the listeners themselves where nothing is advertised."""
+        entries = self["advertised.listeners"]
+        if entries is None:
+            return self.broker_endpoints
+        given = parse_listeners("advertised.listeners", entries, self.protocols)
+        controllers = {endpoint.name for endpoint in self.controller_endpoints}
+        return tuple(endpoint for endpoint in given if endpoint.name not in controllers)
+
+    # Changes while the node runs
+
+    def set_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Take over the dynamic settings of the metadata. One that makes no sense is left out, with a warning."""
+        self.dynamic_default = _acceptable(defaults)
+        self.dynamic_broker = _acceptable(own)
+        texts = self.static | self.dynamic_default | self.dynamic_broker
+        values = self._defaults | {name: _parse(name, text) for name, text in texts.items()}
+        changed = frozenset(name for name in values if values[name] != self._values.get(name, None))
+        changed |= self._values.keys() - values.keys()
+        self._values = values
+        self._topic_defaults = self._topic_fallbacks()
+        if changed:
+            for callback in self._listeners:
+                callback(changed)
+
+    def listen(self, changed: Changed) -> None:
+        """Call `changed` with the names of settings whose value is another one from now on."""
+        self._listeners.append(changed)
+
+    # Topics
+
+    def topic_settings(self, overrides: Mapping[str, str]) -> dict[str, Any]:
+        """Every topic setting with the value that counts for a topic that has these of its own."""
+        values: dict[str, Any] = self._topic_defaults.copy()
+        for name, text in overrides.items():
+            setting = TOPIC_SETTINGS.get(name)
+            if setting is None:
+                continue  # Stored by another release; it means nothing here.
+            try:
+                values[name] = setting.parse(text)
+            except KafkaError as error:
+                log.warning("a topic keeps the default, because its setting cannot be used: %s", error.message)
+        return values
+
+    def _topic_fallbacks(self) -> dict[str, Value]:
+        return {name: self.stand_in(setting) for name, setting in TOPIC_SETTINGS.items()}
+
+    def stand_in(self, setting: Setting) -> Value:
+        """The value of a topic or group setting that was not given: the broker's, in the unit of the setting."""
+        for name in setting.stand_ins:
+            value = self._values[name]
+            if value is not None:
+                unit = name.rpartition(".")[2]
+                scaled = value * MILLISECONDS[unit] if unit in MILLISECONDS and isinstance(value, int) else value
+                return max(scaled, -1) if setting.name == "retention.ms" and isinstance(scaled, int) else scaled
+        return setting.default_value()
+
+
+def _parse(name: str, text: str) -> Value:
+    setting = broker_setting(name)
+    return text if setting is None else setting.parse(text)
+
+
+def _warning(name: str) -> str | None:
+    instead = replacement(name)
+    if instead:
+        return f"{name} was removed: {instead}"
+    if broker_setting(name) is None or base_name(name) in DYNAMIC_ONLY:
+        return f"{name} is not a setting of this broker and is ignored"
+    return None
+
+
+def _acceptable(texts: Mapping[str, str]) -> dict[str, str]:
+    kept = {}
+    for name, text in texts.items():
+        try:
+            _parse(name, text)
+            kept[name] = text
+        except KafkaError as error:
+            log.warning("a dynamic setting is left out: %s", error.message)
+    return kept
+
+
+def _completed(given: dict[str, str]) -> dict[str, str]:
+    """node.id and broker.id stand in for each other. A file from before KRaft names no roles: we take both."""
+    static = dict(given)
+    node_id = static.get("node.id", static.get("broker.id", "1"))
+    if static.setdefault("node.id", node_id) != static.setdefault("broker.id", node_id):
+        raise refused(f"node.id ({static['node.id']}) and broker.id ({static['broker.id']}) must be the same")
+    static.setdefault("process.roles", "broker,controller")
+    static.setdefault("controller.listener.names", "CONTROLLER")
+    return static
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """What must hold between settings. The first broken rule is told."""
+    segment_age, retention = config.topic_settings({})["segment.ms"], config.topic_settings({})["retention.ms"]
+    quorum = config["controller.quorum.voters"] or config["controller.quorum.bootstrap.servers"]
+    names = {entry.split("://")[0].upper() for entry in config["listeners"]}
+    controllers = [name.upper() for name in config["controller.listener.names"]]
+    rules = (
+        (retention == -1 or retention >= 1, "log.retention must be -1 (for ever) or at least 1 ms"),
+        (segment_age >= 1, "log.roll.ms must be at least 1"),
+        (config["log.cleaner.dedupe.buffer.size"] > 0, "log.cleaner.dedupe.buffer.size must be positive"),
+        (
+            config["log.cleaner.min.compaction.lag.ms"] <= config["log.cleaner.max.compaction.lag.ms"],
+            "log.cleaner.min.compaction.lag.ms must not be above log.cleaner.max.compaction.lag.ms",
+        ),
+        (
+            config["replica.fetch.wait.max.ms"] <= config["replica.lag.time.max.ms"],
+            "replica.fetch.wait.max.ms must not be above replica.lag.time.max.ms, or followers leave the in-sync set",
+        ),
+        (
+            2 * config["broker.heartbeat.interval.ms"] <= config["broker.session.timeout.ms"],
+            "broker.heartbeat.interval.ms must be at most half of broker.session.timeout.ms",
+        ),
+        (
+            config["group.min.session.timeout.ms"] <= config["group.max.session.timeout.ms"],
+            "group.min.session.timeout.ms must not be above group.max.session.timeout.ms",
+        ),
+        (
+            "broker" not in config["process.roles"] or bool(names - set(controllers)),
+            "listeners: a broker needs a listener that is not in controller.listener.names",
+        ),
+        (
+            "controller" not in config["process.roles"] or not quorum or set(controllers) <= names,
+            "controller.listener.names: each must be one of listeners on a controller",
+        ),
+    )
+    for holds, text in rules:
+        if not holds:
+            raise refused(text)

@@ -1,0 +1,1 @@
+"""Every setting, as text tables grouped by what they are about."""

@@ -1,0 +1,240 @@
+"""The settings of a node: where a value comes from, what is refused, what is warned about."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ottla.config import BrokerConfig, read_properties, single_node_defaults
+from ottla.wire.errors import Error, KafkaError
+
+
+def config(**changes: str) -> BrokerConfig:
+    return BrokerConfig(single_node_defaults() | {name.replace("_", "."): value for name, value in changes.items()})
+
+
+def test_values_have_their_type() -> None:
+    it = config(log_retention_bytes="12")
+    assert it["log.segment.bytes"] == 1 << 30
+    assert it["log.retention.bytes"] == 12
+    assert it["auto.create.topics.enable"] is True
+    assert it["process.roles"] == ("broker", "controller")
+    assert it["log.cleaner.io.buffer.load.factor"] == 0.9
+    assert it["broker.rack"] is None
+    with pytest.raises(KeyError):
+        it["no.such.setting"]
+
+
+def test_a_single_node_can_have_groups() -> None:
+    """TRAP-57: with Kafka's own default of 3 copies no group ever starts on one node."""
+    it = BrokerConfig(single_node_defaults())
+    assert it["offsets.topic.replication.factor"] == 1
+    assert it["transaction.state.log.replication.factor"] == it["transaction.state.log.min.isr"] == 1
+    assert it["share.coordinator.state.topic.replication.factor"] == 1
+    assert it.node_id == 1
+    assert it.warnings == []
+    assert [endpoint.port for endpoint in it.broker_endpoints] == [9092]
+    assert {endpoint.host for endpoint in it.endpoints} == {"localhost"}
+
+
+def test_a_topic_falls_back_to_the_brokers_setting_in_its_own_unit() -> None:
+    assert config(log_retention_hours="2").topic_settings({})["retention.ms"] == 7_200_000
+    assert config(log_retention_hours="2", log_retention_minutes="5").topic_settings({})["retention.ms"] == 300_000
+    both = {"log_retention_ms": "9", "log_retention_minutes": "5"}
+    assert config(**both).topic_settings({})["retention.ms"] == 9
+    assert config(log_retention_minutes="-1").topic_settings({})["retention.ms"] == -1
+    assert config(log_roll_hours="1").topic_settings({})["segment.ms"] == 3_600_000
+    assert config(log_roll_jitter_hours="1").topic_settings({})["segment.jitter.ms"] == 3_600_000
+    assert config(log_flush_scheduler_interval_ms="70").topic_settings({})["flush.ms"] == 70
+    assert config(log_flush_interval_ms="60").topic_settings({})["flush.ms"] == 60
+    assert config(message_max_bytes="77").topic_settings({})["max.message.bytes"] == 77
+
+
+def test_a_topic_wins_over_the_broker() -> None:
+    values = config(log_retention_ms="9").topic_settings({"retention.ms": "5", "cleanup.policy": "compact,delete"})
+    assert values["retention.ms"] == 5
+    assert values["cleanup.policy"] == ("compact", "delete")
+
+
+def test_what_another_release_stored_for_a_topic_does_no_harm() -> None:
+    values = config().topic_settings({"message.format.version": "2.8", "segment.bytes": "14"})
+    assert values["segment.bytes"] == 1 << 30
+    assert "message.format.version" not in values
+
+
+def test_dynamic_settings_count_at_once_and_in_order() -> None:
+    it = config(log_retention_hours="2", message_max_bytes="1")
+    told: list[frozenset[str]] = []
+    it.listen(told.append)
+    it.set_dynamic({"message.max.bytes": "2", "log.retention.ms": "4"}, {"message.max.bytes": "3"})
+    assert it["message.max.bytes"] == 3
+    assert it.topic_settings({})["retention.ms"] == 4
+    assert it.topic_settings({})["max.message.bytes"] == 3
+    it.set_dynamic({"message.max.bytes": "2"}, {})
+    assert (it["message.max.bytes"], it.topic_settings({})["retention.ms"]) == (2, 7_200_000)
+    it.set_dynamic({}, {})
+    assert it["message.max.bytes"] == 1
+    it.set_dynamic({}, {})
+    assert told == [
+        frozenset({"message.max.bytes", "log.retention.ms"}),
+        frozenset({"message.max.bytes", "log.retention.ms"}),
+        frozenset({"message.max.bytes"}),
+    ]
+
+
+def test_a_dynamic_setting_that_makes_no_sense_is_left_out() -> None:
+    it = config()
+    it.set_dynamic({"message.max.bytes": "banana", "compression.type": "zstd"}, {})
+    assert (it["message.max.bytes"], it["compression.type"]) == (1048588, "zstd")
+
+
+def test_unknown_and_removed_settings_are_named() -> None:
+    """CFG: a user who sets what no longer exists is told what replaced it."""
+    it = BrokerConfig(
+        {
+            "broker.id": "7",
+            "zookeeper.connect": "localhost:2181",
+            "replica.lag.max.messages": "4000",
+            "rebalance.delay.ms": "5",
+            "log.message.format.version": "2.8",
+            "inter.broker.protocol.version": "3.0",
+            "no.such.setting": "1",
+            "listener.name.internal.ssl.client.auth": "none",
+        }
+    )
+    warnings = "\n".join(it.warnings)
+    assert len(it.warnings) == 6
+    for words in (
+        "zookeeper.connect was removed: ZooKeeper is gone",
+        "replica.lag.time.max.ms",
+        "group.initial.rebalance.delay.ms",
+        "log.message.format.version was removed",
+        "metadata.version",
+        "no.such.setting is not a setting",
+    ):
+        assert words in warnings
+    assert it["node.id"] == it["broker.id"] == 7
+    assert it["process.roles"] == ("broker", "controller")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num.partitions": "banana"}, ("num.partitions", "banana", "number")),
+        ({"num.partitions": "0"}, ("num.partitions", "0", "at least 1")),
+        ({"process.roles": "broker,king"}, ("process.roles", "king", "broker, controller")),
+        ({"broker.id": "2"}, ("node.id", "broker.id")),
+        ({"log.retention.ms": "0"}, ("log.retention",)),
+        ({"broker.session.timeout.ms": "3000"}, ("broker.heartbeat.interval.ms",)),
+        ({"listeners": "CONTROLLER://:9093"}, ("listeners", "controller.listener.names")),
+        ({"controller.quorum.bootstrap.servers": "x:1", "listeners": "PLAINTEXT://:1"}, ("controller.listener.names",)),
+    ],
+)
+def test_what_no_node_could_run_with_is_refused(changes: dict[str, str], words: tuple[str, ...]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        BrokerConfig(single_node_defaults() | changes)
+    assert refused.value.error is Error.INVALID_CONFIG
+    for word in words:
+        assert word in refused.value.message
+
+
+def test_data_directories() -> None:
+    assert config(log_dirs="/a, /b").log_dirs == ("/a", "/b")
+    assert BrokerConfig({"log.dir": "/c"}).log_dirs == ("/c",)
+    assert BrokerConfig({"log.dir": "/c", "log.dirs": "/d"}).log_dirs == ("/d",)
+    assert config(log_dirs="/a,/b").metadata_log_dir == "/a"
+    assert config(metadata_log_dir="/m").metadata_log_dir == "/m"
+
+
+@pytest.mark.parametrize(
+    ("entry", "host", "port"),
+    [
+        ("PLAINTEXT://:9092", "", 9092),
+        ("plaintext://[::1]:9092", "::1", 9092),
+        ("PLAINTEXT://[fe80::1%eth0]:0", "fe80::1%eth0", 0),
+        ("PLAINTEXT://a-b.example:1", "a-b.example", 1),
+    ],
+)
+def test_listeners_are_read(entry: str, host: str, port: int) -> None:
+    endpoint = config(listeners=entry).endpoints[0]
+    assert (endpoint.name, endpoint.host, endpoint.port, endpoint.protocol) == ("PLAINTEXT", host, port, "PLAINTEXT")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"listeners": "localhost:9092"}, "NAME://host:port"),
+        ({"listeners": "FOO://:9092"}, "FOO"),
+        ({"listeners": "PLAINTEXT://:70000"}, "port"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "different name"),
+        ({"listeners": "PLAINTEXT://a:1,SSL://b:1"}, "different port"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,SSL://127.0.0.2:1"}, "different port"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0"),
+        ({"listeners": "PLAINTEXT://[::]:9092"}, "::"),
+        ({"advertised.listeners": "SSL://a:1"}, "SSL"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0"),
+        ({"listener.security.protocol.map": "A:NONSENSE"}, "NONSENSE"),
+        ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}, "CONTROLLER"),
+    ],
+)
+def test_listeners_that_cannot_work_are_refused(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        BrokerConfig(single_node_defaults() | changes)
+    assert words in refused.value.message
+
+
+def test_listeners_may_share_a_port_over_v4_and_v6() -> None:
+    it = config(listeners="PLAINTEXT://127.0.0.1:9092,SSL://[::1]:9092")
+    assert [endpoint.family for endpoint in it.endpoints] == ["v4", "v6"]
+
+
+def test_what_is_advertised() -> None:
+    it = config(
+        listeners="IN://:1,OUT://0.0.0.0:2,CONTROLLER://:3",
+        advertised_listeners="IN://a:1,OUT://b:2,CONTROLLER://c:3",
+        listener_security_protocol_map="IN:PLAINTEXT,OUT:SASL_SSL,CONTROLLER:PLAINTEXT",
+    )
+    assert [(e.name, e.host, e.port, e.protocol) for e in it.advertised] == [
+        ("IN", "a", 1, "PLAINTEXT"),
+        ("OUT", "b", 2, "SASL_SSL"),
+    ]
+    assert [e.name for e in it.broker_endpoints] == ["IN", "OUT"]
+    assert [e.name for e in it.controller_endpoints] == ["CONTROLLER"]
+
+
+def test_a_properties_file_is_read_as_java_reads_it() -> None:
+    text = """
+# a comment
+! another
+node.id=1
+process.roles : broker,\\
+    controller
+log.dirs   /a b
+empty=
+with\\=sign=x\\ty\\u0041
+  twice=1
+twice=2
+trailing\\\\
+"""
+    assert read_properties(text) == {
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "log.dirs": "/a b",
+        "empty": "",
+        "with=sign": "x\tyA",
+        "twice": "2",
+        "trailing\\": "",
+    }
+
+
+def test_config_loads_fast() -> None:
+    """The commands of the CLI start in 0.3 s; the tables must not eat into that (8 ms on a quiet machine)."""
+    program = (
+        "import logging, typing, re, ottla.wire.errors, time\n"
+        "start = time.perf_counter()\nimport ottla.config\nprint(time.perf_counter() - start)"
+    )
+    run = [sys.executable, "-c", program]
+    best = min(float(subprocess.run(run, capture_output=True, text=True, check=True).stdout) for _ in range(5))
+    assert best < 0.060
