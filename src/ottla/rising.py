@@ -35,18 +35,25 @@ class Rising:
         if self._watchers:
             self._notify()
 
-    async def reaches(self, value: int) -> None:
-        """Return once the number is at least `value`; raise the closing error if it never will be."""
+    async def reaches(self, value: int, seconds: float | None = None) -> None:
+        """Return once the number is at least `value`; raise the closing error if it never will be.
+
+        TimeoutError after `seconds`: an own timer, because `asyncio.wait_for` needs a task and handlers run without one.
+        """
         if self.value >= value:
             return
         if self._error is not None:
             raise self._error
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self._waiters[future] = value
+        timer = None if seconds is None else loop.call_later(seconds, _expire, future)
         try:
             await future
         finally:
             self._waiters.pop(future, None)
+            if timer is not None:
+                timer.cancel()
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back at every rise, and at the close, until `unwatch`."""
@@ -75,3 +82,8 @@ class Rising:
     def _notify(self) -> None:
         for callback in list(self._watchers):
             callback()
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -12,24 +12,19 @@ of its own tick (`acknowledges_on_write`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from ottla.log.log import Appended, Located, Log, Origin
+from ottla.log.log import Appended, Log, Owner
+from ottla.log.producers import Origin
+from ottla.log.settings import LogSettings
 from ottla.rising import Rising
 from ottla.wire.errors import Error, KafkaError
 
 log_ = logging.getLogger("ottla.replication")
 
 NEVER = 2**63 - 1
-
-
-class Owner(Protocol):
-    """Whose append it is: told when the write that should have followed failed."""
-
-    def fail(self, error: KafkaError) -> None: ...
 
 
 class Partition:
@@ -74,6 +69,11 @@ class Partition:
         self.high_watermark = Rising(log.start_offset)
         self.acknowledges_on_write = False
 
+    def configure(self, settings: LogSettings, min_insync: int) -> None:
+        self.log.configure(settings)
+        self.min_insync = min_insync
+        self.settle()
+
     # --- roles
 
     def lead(self, leader_epoch: int, isr: tuple[int, ...]) -> None:
@@ -107,25 +107,23 @@ class Partition:
     def check_leader(self, wanted_epoch: int) -> None:
         """KIP-320: refuse a request that speaks of another leadership."""
         if wanted_epoch >= 0 and wanted_epoch != self.leader_epoch:
-            raise KafkaError(Error.FENCED_LEADER_EPOCH if wanted_epoch < self.leader_epoch else Error.UNKNOWN_LEADER_EPOCH)
+            raise KafkaError(
+                Error.FENCED_LEADER_EPOCH if wanted_epoch < self.leader_epoch else Error.UNKNOWN_LEADER_EPOCH
+            )
         if self.leader != self._node_id:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
 
     # --- writing
 
-    def append(self, data: memoryview, now_ms: int, origin: Origin, owner: Owner | None) -> Appended:
-        """Stage batches; they are written and become visible with the tick."""
+    def append(self, data: Any, now_ms: int, origin: Origin, owner: Owner, prepared: bool = False) -> Appended:
+        """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told."""
         if self.leader != self._node_id:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
-        appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner)
+        appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=prepared)
         if not self._dirty:
             self._dirty = True
             self._mark_dirty(self)
         return appended
-
-    def check_enough_in_sync(self) -> None:
-        if len(self.isr) < self.min_insync:
-            raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
 
     def write(self) -> None:
         """The tick: everything staged goes to the file in one write, then the watermark follows."""
@@ -133,7 +131,7 @@ class Partition:
         try:
             self.log.publish()
         except OSError as error:
-            log_.error("%s-%d: could not write, the requests concerned were refused: %s", self.topic, self.index, error)
+            log_.error("%s: could not write, the requests concerned are refused: %s", self.log.name, error)
         self._advance()
 
     def _advance(self) -> None:
@@ -153,14 +151,14 @@ class Partition:
                 await self.log.flush()
                 self.high_watermark.rise(self.log.synced_end)
         except OSError as error:
-            log_.error("%s-%d: fsync failed, the partition takes no more writes: %s", self.topic, self.index, error)
+            log_.error("%s: fsync failed, the partition takes no more writes: %s", self.log.name, error)
             self.high_watermark.close(KafkaError(Error.KAFKA_STORAGE_ERROR))
         finally:
             self._syncing = False
 
-    async def acknowledged(self, offset: int) -> None:
-        """Return when everything below `offset` is as safe as this partition promises."""
-        await self.high_watermark.reaches(offset)
+    async def acknowledged(self, offset: int, seconds: float) -> None:
+        """Return when everything below `offset` is as safe as this partition promises; TimeoutError if that takes longer."""
+        await self.high_watermark.reaches(offset, seconds)
 
     # --- reading
 
@@ -168,13 +166,3 @@ class Partition:
         """The offset that a consumer at this isolation level may not reach."""
         mark = self.high_watermark.value
         return self.log.last_stable_offset(mark) if isolation else mark
-
-    def locate(self, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
-        return self.log.locate(offset, bytes_max, bound, whole_first)
-
-
-async def sync_all(partitions: list[Partition]) -> None:
-    """Flush several logs, one after the other: fsyncs in parallel gain little and starve the rest."""
-    for partition in partitions:
-        await partition.log.flush()
-        await asyncio.sleep(0)

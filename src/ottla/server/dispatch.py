@@ -2,8 +2,8 @@
 
 A frame is decoded and its handler stepped at once, before the receive buffer can be used again: up to its first await a
 handler may use views into the frame, after that it may not. A handler that never waits costs one coroutine and no task;
-one that waits is stepped on by the future it waits for (`Exchange`). `asyncio.timeout` and `TaskGroup` need a task and do
-not work in handlers; `asyncio.wait_for` does.
+one that waits is stepped on by the future it waits for (`Exchange`). There is no task around a handler, so
+`asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.server.context import Context
-from ottla.wire.codec import Malformed, decoder, encoder
-from ottla.wire.frames import read_request_header, response_header_flexible
+from ottla.wire.codec import Malformed, decoder
+from ottla.wire.frames import read_request_header
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ class Handler:
 
     __slots__ = ("advertised_low", "call", "decoders", "high", "key", "low", "name", "ordered", "request")
 
-    def __init__(self, request: type[Message], low: int, high: int, call: Call, advertised_low: int, ordered: bool) -> None:
+    def __init__(
+        self, request: type[Message], low: int, high: int, call: Call, advertised_low: int, ordered: bool
+    ) -> None:
         self.request, self.low, self.high, self.call = request, low, high, call
         self.key: int = request.key
         self.name = request.__name__.removesuffix("Request")
@@ -47,13 +49,18 @@ class Handler:
         decode = self.decoders.get(version)
         if decode is None:
             decode = self.decoders[version] = decoder(self.request, version)
-        return decode(frame, position)
+        request, end = decode(frame, position)
+        if end != len(frame):
+            raise Malformed(f"{self.name} version {version}: {len(frame) - end} bytes too many")
+        return request
 
 
 HANDLERS: dict[int, Handler] = {}
 
 
-def serves(request: type[Message], versions: str, *, advertised_low: int | None = None, ordered: bool = False) -> Callable[[C], C]:
+def serves(
+    request: type[Message], versions: str, *, advertised_low: int | None = None, ordered: bool = False
+) -> Callable[[C], C]:
     """Register a handler for all versions of `versions` ("3-13").
 
     `advertised_low` is told to clients instead of the true lowest version where a client needs to see it (KAFKA-18659).
@@ -62,7 +69,9 @@ def serves(request: type[Message], versions: str, *, advertised_low: int | None 
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
-        HANDLERS[request.key] = Handler(request, low, high, call, low if advertised_low is None else advertised_low, ordered)
+        HANDLERS[request.key] = Handler(
+            request, low, high, call, low if advertised_low is None else advertised_low, ordered
+        )
         return call
 
     return register
@@ -71,7 +80,18 @@ def serves(request: type[Message], versions: str, *, advertised_low: int | None 
 class Exchange:
     """One request on its way through its handler, and the place of its reply in the connection's order."""
 
-    __slots__ = ("_coroutine", "_waiting", "connection", "context", "correlation_id", "handler", "ready", "response", "started", "version")
+    __slots__ = (
+        "_coroutine",
+        "_waiting",
+        "connection",
+        "context",
+        "correlation_id",
+        "handler",
+        "ready",
+        "response",
+        "started",
+        "version",
+    )
 
     def __init__(self, connection: Connection, handler: Handler, version: int, correlation_id: int) -> None:
         self.connection = connection
@@ -128,22 +148,6 @@ class Exchange:
             self._waiting = None
         if coroutine is not None:
             coroutine.close()
-
-    def encode(self, parts: list[Any]) -> int:
-        """Add the whole reply frame to `parts`; answers its size."""
-        response = self.response
-        assert response is not None
-        flexible = response_header_flexible(self.handler.key, self.version)
-        body = encoder(type(response), self.version)(response)
-        head = 5 if flexible else 4
-        size = head + (len(body) if type(body) is bytes else sum(p.size if hasattr(p, "size") else len(p) for p in body))
-        start = size.to_bytes(4, "big") + self.correlation_id.to_bytes(4, "big", signed=True) + (b"\0" if flexible else b"")
-        if type(body) is bytes:
-            parts.append(start + body)
-        else:
-            parts.append(start)
-            parts.extend(body)
-        return size + 4
 
 
 def dispatch(connection: Connection, frame: memoryview) -> None:

@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.server.dispatch import Exchange, dispatch
 from ottla.server.outbox import Outbox
+from ottla.wire.codec import Part
+from ottla.wire.frames import response_frame
 
 if TYPE_CHECKING:
     from ottla.server.context import Context
@@ -194,9 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_full(self) -> bool:
         return (
-            self._holds is not None
-            or len(self.exchanges) >= self.listener.in_flight_max
-            or self.outbox.is_stuck  # type: ignore[union-attr]
+            self._holds is not None or len(self.exchanges) >= self.listener.in_flight_max or self.outbox.is_stuck  # type: ignore[union-attr]
         )
 
     def hold(self, context: Context) -> None:
@@ -238,12 +238,12 @@ class Connection(asyncio.BufferedProtocol):
         exchanges = self.exchanges
         if self.outbox is None or self.transport is None:
             return
-        parts: list[Any] = []
+        parts: list[Part] = []
         while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
             exchange = exchanges.popleft()
             if exchange.response is not None:
-                size = exchange.encode(parts)
-                self.listener.measure(exchange, size)
+                parts.extend(response_frame(exchange.response, exchange.version, exchange.correlation_id))
+                self.listener.measure(exchange)
         if parts:
             self.outbox.send(parts)
         if not self._reading:
@@ -318,6 +318,5 @@ class Listener:
                 connection.abort("idle, or a frame not finished in time")
         self._sweep = self.loop.call_later(1, self._cut_idle)
 
-    def measure(self, exchange: Exchange, size: int) -> None:
+    def measure(self, exchange: Exchange) -> None:
         """Count one answered request."""
-        self.node.measures.request(exchange.handler.key, exchange.started, size)

@@ -17,6 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ottla.wire.codec import Part
 from ottla.world import Slice
 
 # Below this a slice is read and joined; above it sendfile costs less CPU (measured between 32 and 64 KiB).
@@ -24,13 +25,13 @@ JOIN_BELOW = 48 * 1024
 # How much of a file is copied at a time where sendfile cannot be used.
 COPY_PIECE = 256 * 1024
 
-Part = bytes | Slice
-
 
 class Outbox:
     __slots__ = ("_armed", "_closing", "_full", "_loop", "_on_drain", "_queue", "_socket", "_transport")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_drain: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_drain: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._transport = transport
         self._on_drain = on_drain

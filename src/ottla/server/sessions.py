@@ -28,21 +28,30 @@ Key = tuple[bytes | str, int]
 class Wanted:
     """One partition of a fetch: what the client asks for, and what a session last told it."""
 
-    __slots__ = ("current_leader_epoch", "index", "last_fetched_epoch", "offset", "partition_bytes_max", "told_start", "told_watermark", "topic")
+    __slots__ = (
+        "current_leader_epoch",
+        "index",
+        "last_fetched_epoch",
+        "offset",
+        "partition_bytes_max",
+        "told_start",
+        "told_watermark",
+        "topic",
+    )
 
-    def __init__(self, topic: bytes | str, asked: FetchRequest.FetchTopic.FetchPartition) -> None:
+    def __init__(self, topic: bytes | str, asked: FetchRequest.Topic.Partition) -> None:
         self.topic = topic
         self.index = asked.partition
         self.told_watermark = self.told_start = -1
         self.update(asked)
 
-    def update(self, asked: FetchRequest.FetchTopic.FetchPartition) -> None:
+    def update(self, asked: FetchRequest.Topic.Partition) -> None:
         self.offset = asked.fetch_offset
         self.partition_bytes_max = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
 
-    def is_news(self, answer: FetchResponse.FetchableTopicResponse.PartitionData, has_records: bool) -> bool:
+    def is_news(self, answer: FetchResponse.Topic.Partition, has_records: bool) -> bool:
         """Whether an incremental answer must mention this partition; remembers what is told."""
         news = has_records or answer.preferred_read_replica >= 0 or answer.diverging_epoch.epoch >= 0
         if answer.error_code:
@@ -97,7 +106,7 @@ class Plan:
         self.incremental = False
         self.epoch = 0
 
-    def session_mentions(self, key: Key, answer: FetchResponse.FetchableTopicResponse.PartitionData, has_records: bool) -> bool:
+    def session_mentions(self, key: Key, answer: FetchResponse.Topic.Partition, has_records: bool) -> bool:
         """Whether the answer of this session must hold a partition: a first answer holds all."""
         return self.wanted[key].is_news(answer, has_records) or not self.incremental
 

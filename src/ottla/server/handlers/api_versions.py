@@ -29,13 +29,13 @@ async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersions
     return ApiVersionsResponse(
         api_keys=ranges(),
         supported_features=[
-            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            ApiVersionsResponse.SupportedFeature(name=name, min_version=low, max_version=high)
             for name, (low, high) in ctx.node.features.items()
             if low > 0 or ctx.version >= 4
         ],
         finalized_features_epoch=image.offset,
         finalized_features=[
-            ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            ApiVersionsResponse.FinalizedFeature(name=name, min_version_level=level, max_version_level=level)
             for name, level in ctx.node.finalised_features().items()
         ],
     )

@@ -20,8 +20,8 @@ from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 
-TopicAnswer = FetchResponse.FetchableTopicResponse
-Answer = FetchResponse.FetchableTopicResponse.PartitionData
+TopicAnswer = FetchResponse.Topic
+Answer = FetchResponse.Topic.Partition
 Diverging = Answer.EpochEndOffset
 Aborted = Answer.AbortedTransaction
 
@@ -73,7 +73,11 @@ class Reading:
                 answer = await self._read_one(wanted)
             except KafkaError as error:
                 answer = Answer(
-                    partition_index=wanted.index, error_code=error.code, high_watermark=-1, records=b"", aborted_transactions=None
+                    partition_index=wanted.index,
+                    error_code=error.code,
+                    high_watermark=-1,
+                    records=b"",
+                    aborted_transactions=None,
                 )
                 self.urgent = True
             self.answers[key] = answer

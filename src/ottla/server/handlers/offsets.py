@@ -25,8 +25,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 # The version from which a special timestamp may be asked for.
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
-Asked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
-Listed = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+Asked = ListOffsetsRequest.Topic.Partition
+Listed = ListOffsetsResponse.Topic.Partition
 
 HIGH_WATERMARK = -1
 
@@ -44,7 +44,7 @@ async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsets
                 answers.append(await _list_one(topic.name, asked, request.isolation_level, ctx))
             except KafkaError as error:
                 answers.append(Listed(partition_index=asked.partition_index, error_code=error.code))
-        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        topics.append(ListOffsetsResponse.Topic(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
 
@@ -87,12 +87,12 @@ async def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, ctx: Con
     topics = []
     for topic in request.topics:
         answers = [_epoch_end(topic.topic, asked, ctx) for asked in topic.partitions]
-        topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+        topics.append(OffsetForLeaderEpochResponse.Topic(topic=topic.topic, partitions=answers))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-EpochAsked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
-EpochEnd = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
+EpochAsked = OffsetForLeaderEpochRequest.Topic.Partition
+EpochEnd = OffsetForLeaderEpochResponse.Topic.Partition
 
 
 def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
@@ -105,7 +105,7 @@ def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
     return EpochEnd(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
 
-Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
+Deleted = DeleteRecordsResponse.Topic.Partition
 
 
 @serves(DeleteRecordsRequest, versions="0-2")
@@ -119,5 +119,5 @@ async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteR
                 answers.append(Deleted(partition_index=asked.partition_index, low_watermark=start))
             except KafkaError as error:
                 answers.append(Deleted(partition_index=asked.partition_index, low_watermark=-1, error_code=error.code))
-        topics.append(DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=answers))
+        topics.append(DeleteRecordsResponse.Topic(name=topic.name, partitions=answers))
     return DeleteRecordsResponse(topics=topics)

@@ -1,0 +1,57 @@
+# Everything works from a fresh clone: each target makes what it needs first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
+JARS := tests/apache/jars/.complete
+
+.PHONY: run test test-slow lint bench fuzz format jars clean
+
+run: $(VENV)/.installed
+	$(BIN)/ottla demo
+
+test: $(VENV)/.test $(JARS) lint
+	$(BIN)/python -m pytest -m "not slow" --durations=15
+
+test-slow: $(VENV)/.test $(JARS)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test $(JARS)
+	$(BIN)/python -m bench
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --requests 1000000
+
+jars: $(JARS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing ottla ..."
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing ottla and what its tests need ..."
+	$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+# Apache Kafka, for the tests that compare with it and for the benchmark.
+$(JARS): tests/apache/pom.xml tests/apache/pom39.xml
+	@echo "fetching Apache Kafka's jars ..."
+	mvn -q -B -f tests/apache/pom.xml dependency:copy-dependencies -DoutputDirectory=jars
+	mvn -q -B -f tests/apache/pom39.xml dependency:copy-dependencies -DoutputDirectory=jars39
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,165 @@
+"""All replicas on this broker: turns a change of the cluster's picture into logs and roles.
+
+Handlers find partitions here, by topic name or topic id. A topic that is re-created under its old name has a new id and a new
+log; the old one is retired first, so the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.log.directories import Directories
+from ottla.log.settings import LogSettings
+from ottla.metadata.image import TOPIC, Delta, Image
+from ottla.metadata.image import Partition as Assignment
+from ottla.replication.partition import Partition
+from ottla.wire.errors import Error, KafkaError
+
+log_ = logging.getLogger("ottla.replication")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+HIGH_WATERMARK = -1
+
+Effective = Mapping[str, Any]
+
+
+class Hosted:
+    """A topic with replicas on this broker."""
+
+    __slots__ = ("id", "internal", "looks_inside", "min_insync", "name", "partitions", "settings")
+
+    def __init__(self, topic_id: bytes, name: str, effective: Effective) -> None:
+        self.id = topic_id
+        self.name = name
+        self.internal = name in INTERNAL_TOPICS
+        self.partitions: dict[int, Partition] = {}
+        self.configure(effective)
+
+    def configure(self, effective: Effective) -> None:
+        """Take over the topic's settings, in its logs too."""
+        self.settings = LogSettings.of(effective)
+        self.min_insync: int = effective["min.insync.replicas"]
+        self.looks_inside = self.settings.compacts or self.settings.compression_type != "producer"
+        for partition in self.partitions.values():
+            partition.configure(self.settings, self.min_insync)
+
+
+class Replicas:
+    def __init__(
+        self,
+        node_id: int,
+        directories: Directories,
+        effective_settings: Callable[[Mapping[str, str]], Effective],
+        mark_dirty: Callable[[Partition], None],
+        spawn: Callable[[Any], Any],
+    ) -> None:
+        self._node_id = node_id
+        self._directories = directories
+        self._effective = effective_settings
+        self._mark_dirty = mark_dirty
+        self._spawn = spawn
+        self._image = Image()
+        self.by_name: dict[str, Hosted] = {}
+        self.by_id: dict[bytes, Hosted] = {}
+        self.looking_inside = 0
+
+    # --- finding
+
+    def hosted(self, topic: str | bytes) -> Hosted | None:
+        return self.by_name.get(topic) if isinstance(topic, str) else self.by_id.get(topic)
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        hosted = self.by_name.get(topic) if isinstance(topic, str) else self.by_id.get(topic)
+        if hosted is None or index not in hosted.partitions:
+            raise self.why_missing(topic, index)
+        return hosted.partitions[index]
+
+    def why_missing(self, topic: str | bytes, index: int) -> KafkaError:
+        """A partition that is not here may be elsewhere, or nowhere."""
+        known = self._image.topic(topic) if isinstance(topic, str) else self._image.topic_by_id(topic)
+        if known is None and not isinstance(topic, str):
+            return KafkaError(Error.UNKNOWN_TOPIC_ID)
+        if known is None or index not in known.partitions:
+            return KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
+        return KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+
+    def all(self) -> list[Partition]:
+        return [partition for hosted in self.by_id.values() for partition in hosted.partitions.values()]
+
+    # --- following the picture
+
+    async def apply(self, image: Image, delta: Delta) -> None:
+        """Make, change and drop replicas as the new picture says. Returns when all of them are usable."""
+        self._image = image
+        for topic_id in delta.deleted:
+            await self._retire(topic_id)
+        for (topic_id, index), assignment in delta.partitions.items():
+            if self._node_id in assignment.replicas:
+                await self._host(image, topic_id, index, assignment)
+        for kind, name in delta.configs:
+            if kind == TOPIC and name in self.by_name:
+                self.reconfigure(self.by_name[name])
+
+    def reconfigure(self, hosted: Hosted) -> None:
+        hosted.configure(self._effective(self._image.configs(TOPIC, hosted.name)))
+        self._count_looking_inside()
+
+    def reconfigure_all(self) -> None:
+        """A broker-wide default changed."""
+        for hosted in self.by_id.values():
+            self.reconfigure(hosted)
+
+    async def _host(self, image: Image, topic_id: bytes, index: int, assignment: Assignment) -> None:
+        topic = image.topics[topic_id]
+        hosted = self.by_id.get(topic_id)
+        if hosted is None:
+            hosted = Hosted(topic_id, topic.name, self._effective(image.configs(TOPIC, topic.name)))
+            self.by_id[topic_id] = self.by_name[topic.name] = hosted
+            self._count_looking_inside()
+        partition = hosted.partitions.get(index)
+        if partition is None:
+            log = await self._directories.log(
+                topic.name, index, topic_id, hosted.settings, assignment.directory_of(self._node_id)
+            )
+            partition = Partition(log, topic.name, topic_id, index, self._node_id, self._mark_dirty, self._spawn)
+            partition.configure(hosted.settings, hosted.min_insync)
+            hosted.partitions[index] = partition
+        if assignment.leader == self._node_id:
+            partition.lead(assignment.leader_epoch, assignment.isr)
+        else:
+            partition.step_down(assignment.leader, assignment.leader_epoch)
+
+    async def _retire(self, topic_id: bytes) -> None:
+        hosted = self.by_id.pop(topic_id, None)
+        if hosted is None:
+            return
+        if self.by_name.get(hosted.name) is hosted:
+            del self.by_name[hosted.name]
+        self._count_looking_inside()
+        for partition in hosted.partitions.values():
+            partition.retire(Error.UNKNOWN_TOPIC_OR_PARTITION)
+            await self._directories.delete(partition.log)
+
+    def _count_looking_inside(self) -> None:
+        """While no topic makes us look into batches, Produce need not ask any of them."""
+        self.looking_inside = sum(hosted.looks_inside for hosted in self.by_id.values())
+
+    # --- moving a log's start
+
+    async def delete_records(self, topic: str, index: int, before: int) -> int:
+        """Forget everything below an offset, or below the high watermark for -1; answers the new log start."""
+        partition = self.find(topic, index)
+        partition.check_leader(-1)
+        hosted = self.by_name[topic]
+        if hosted.internal:
+            raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)
+        if not hosted.settings.deletes:
+            raise KafkaError(Error.POLICY_VIOLATION)
+        mark = partition.high_watermark.value
+        before = mark if before == HIGH_WATERMARK else before
+        if not 0 <= before <= mark:
+            raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
+        await partition.log.delete_records(before)
+        return partition.log.start_offset

@@ -1,0 +1,101 @@
+"""A number that rises, and those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from ottla.rising import Rising
+
+
+def run(main):  # type: ignore[no-untyped-def]
+    return asyncio.run(main)
+
+
+def test_whoever_waits_is_woken_when_the_number_is_reached() -> None:
+    async def main() -> list[str]:
+        mark, seen = Rising(0), []
+
+        async def waits_for(value: int) -> None:
+            await mark.reaches(value)
+            seen.append(f"{value} at {mark.value}")
+
+        tasks = [asyncio.create_task(waits_for(value)) for value in (3, 1, 2)]
+        await asyncio.sleep(0)
+        mark.rise(1)
+        await asyncio.sleep(0.001)
+        mark.rise(3)
+        await asyncio.gather(*tasks)
+        return seen
+
+    assert run(main()) == ["1 at 1", "3 at 3", "2 at 3"]
+
+
+def test_a_number_that_was_reached_does_not_suspend() -> None:
+    waiting = Rising(5).reaches(5)
+    with pytest.raises(StopIteration):
+        waiting.send(None)
+
+
+def test_it_never_falls() -> None:
+    mark = Rising(5)
+    mark.rise(3)
+    assert mark.value == 5
+
+
+def test_closing_fails_those_who_wait_and_those_who_come_later() -> None:
+    async def main() -> None:
+        mark = Rising(0)
+        task = asyncio.create_task(mark.reaches(1))
+        await asyncio.sleep(0)
+        mark.close(ValueError("leadership is over"))
+        for waiting in (task, mark.reaches(1)):
+            with pytest.raises(ValueError, match="over"):
+                await waiting
+        assert mark.closed
+
+    run(main())
+
+
+def test_a_wait_with_a_deadline_gives_up() -> None:
+    async def main() -> None:
+        mark = Rising(0)
+        with pytest.raises(TimeoutError):
+            await mark.reaches(1, seconds=0.001)
+        assert mark.waiting == 0
+
+    run(main())
+
+
+def test_expired_waits_leave_nothing_behind() -> None:
+    async def main() -> None:
+        mark = Rising(0)
+        for _ in range(2_000):
+            task = asyncio.create_task(mark.reaches(1))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert mark.waiting == 0
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Future) and not thing.done()][1:]
+
+    run(main())
+
+
+def test_watchers_hear_of_every_rise_and_of_the_close() -> None:
+    mark, heard = Rising(0), []
+
+    def watcher() -> None:
+        heard.append((mark.value, mark.closed))
+
+    mark.watch(watcher)
+    mark.rise(1)
+    mark.rise(1)
+    mark.rise(4)
+    mark.close(ValueError())
+    mark.unwatch(watcher)
+    assert heard == [(1, False), (4, False), (4, True)]
+    assert mark.waiting == 0
