@@ -1,0 +1,79 @@
+"""One door to all decisions about the cluster: `decide(written picture, request, ...) -> records and reply`.
+
+The rooms behind it: `topics` (create, add partitions, delete), `leaders` (elections), `brokers` (registration, fencing,
+shutdown), `settings`, `producer_ids`. All of them are plain functions of a picture; see `decisions.py` for the shape.
+"""
+
+from __future__ import annotations
+
+from ottla.metadata.brokers import (
+    Registration,
+    assign_directories,
+    begin_shutdown,
+    fence,
+    register_broker,
+    register_controller,
+    unfence,
+    unregister_broker,
+)
+from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
+from ottla.metadata.image import BROKER, Image
+from ottla.metadata.producer_ids import Block, next_producer_ids
+from ottla.metadata.records import (
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+)
+from ottla.metadata.settings import MIN_INSYNC_REPLICAS, alter_configs, incremental_alter_configs
+from ottla.metadata.topics import MorePartitions, NewTopic, add_partitions, create_topics, delete_topics
+
+__all__ = [
+    "Block",
+    "Decision",
+    "MorePartitions",
+    "NewTopic",
+    "Registration",
+    "Rules",
+    "add_partitions",
+    "alter_configs",
+    "assign_directories",
+    "begin_shutdown",
+    "bootstrap",
+    "create_topics",
+    "delete_topics",
+    "fence",
+    "format_records",
+    "incremental_alter_configs",
+    "next_producer_ids",
+    "register_broker",
+    "register_controller",
+    "unfence",
+    "unregister_broker",
+]
+
+
+def format_records() -> list[Versioned]:
+    """What `bootstrap.checkpoint` of a directory that we begin says: the features it finalises."""
+    return [(FeatureLevelRecord(name=name, feature_level=value), 0) for name, value in AT_FORMAT.items()]
+
+
+def bootstrap(image: Image, formatted: list[Versioned], rules: Rules) -> Decision[None]:
+    """The first leader of an empty log writes down what the directory was formatted with, all of it or nothing."""
+    if image.features or image.in_transaction:
+        return Decision([], None)
+    records = list(formatted) or format_records()
+    levels = {r.name: r.feature_level for r, _ in records if isinstance(r, FeatureLevelRecord)}
+    if levels.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1:
+        records.append((_minimum_for_all(rules), 0))
+    if level(levels) < METADATA_TRANSACTIONS:
+        return Decision(records, None)
+    begin, end = BeginTransactionRecord(name="Bootstrap records"), EndTransactionRecord()
+    return Decision([(begin, 0), *records, (end, 0)], None)
+
+
+def _minimum_for_all(rules: Rules) -> ConfigRecord:
+    """With eligible leader replicas the minimum in sync must be the same for all brokers, so it is written down."""
+    value = str(rules.min_insync_replicas)
+    return ConfigRecord(resource_type=BROKER, resource_name="", name=MIN_INSYNC_REPLICAS, value=value)

@@ -1,0 +1,53 @@
+"""What a decision is: records and a reply.
+
+A decide function looks at the written picture, changes nothing, and answers which records to append and what to tell
+whoever asked. The records are appended and replayed at once, so the next decision sees them; the reply goes out when
+they are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from ottla.metadata.image import BROKER, TOPIC, Image
+from ottla.wire.schema import Message
+
+T = TypeVar("T")
+
+# A record and the version it is to be written in.
+Versioned = tuple[Message, int]
+
+# What one request may ask for, and what one batch may hold (as in Apache Kafka).
+RECORDS_PER_REQUEST_MAX = 10_000
+
+
+class Decision(NamedTuple, Generic[T]):
+    records: list[Versioned]
+    reply: T
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What this node's own settings say where a request or a topic says nothing."""
+
+    partitions: int = 1
+    replication_factor: int = 1
+    min_insync_replicas: int = 1
+    unclean_election: bool = False
+    check_topic_configs: Callable[[Mapping[str, str]], None] = lambda _configs: None
+
+    def min_isr(self, image: Image, topic: str) -> int:
+        value = _topic_setting(image, topic, "min.insync.replicas")
+        return self.min_insync_replicas if value is None else int(value)
+
+    def may_elect_uncleanly(self, image: Image, topic: str) -> bool:
+        value = _topic_setting(image, topic, "unclean.leader.election.enable")
+        return self.unclean_election if value is None else value == "true"
+
+
+def _topic_setting(image: Image, topic: str, name: str) -> str | None:
+    """A topic's own value, or else the one set for all brokers."""
+    own = image.configs(TOPIC, topic).get(name)
+    return image.configs(BROKER, "").get(name) if own is None else own

@@ -1,0 +1,60 @@
+"""Feature levels: what a cluster has agreed on, what this release can do, and what follows for the records it writes.
+
+A level that is finalised stands in the metadata log. A directory that Ottla begins finalises only what Ottla serves;
+one that it takes over keeps its levels, and clients are shown the lower of the finalised and the served level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+
+# 3.3-IV3, the oldest level that Apache Kafka 4 reads, and 4.3-IV0, the newest that its 4.3 release writes.
+METADATA_VERSION_MIN = 7
+METADATA_VERSION_MAX = 30
+
+# What this release serves: lowest and highest level.
+SERVED: dict[str, tuple[int, int]] = {
+    METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
+    KRAFT_VERSION: (0, 1),
+    ELIGIBLE_LEADER_REPLICAS: (0, 1),
+}
+
+# What a directory that we begin finalises, in the order in which Apache Kafka's own format writes it.
+AT_FORMAT: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_MAX, ELIGIBLE_LEADER_REPLICAS: 1}
+
+# The metadata.version from which on something holds.
+SHRINK_NEEDS_NO_NEW_EPOCH = 12
+METADATA_TRANSACTIONS = 13
+CONTROLLER_REGISTRATION = 15
+DIRECTORY_ASSIGNMENT = 17
+CORDONED_DIRECTORIES = 30
+
+
+def visible(finalised: Mapping[str, int]) -> dict[str, int]:
+    """The finalised levels a client is shown: never above what is served, and nothing that is not served at all."""
+    lower = {name: min(level, SERVED[name][1]) for name, level in finalised.items() if name in SERVED}
+    return {name: level for name, level in lower.items() if level > 0}
+
+
+def level(finalised: Mapping[str, int]) -> int:
+    """The metadata.version of a cluster. A log from before the first FeatureLevelRecord has the oldest."""
+    return finalised.get(METADATA_VERSION, METADATA_VERSION_MIN)
+
+
+def register_broker_version(metadata_version: int) -> int:
+    if metadata_version >= CORDONED_DIRECTORIES:
+        return 4
+    if metadata_version >= DIRECTORY_ASSIGNMENT:
+        return 3
+    return 2 if metadata_version >= 8 else 1
+
+
+def partition_version(metadata_version: int) -> int:
+    """Of PartitionRecord and of PartitionChangeRecord alike."""
+    if metadata_version >= 23:
+        return 2
+    return 1 if metadata_version >= DIRECTORY_ASSIGNMENT else 0

@@ -1,0 +1,178 @@
+"""Who leads a partition, and what that does to its in-sync replicas.
+
+A leader is looked for in this order: the current leader; the first replica in the order of assignment that is in sync;
+with an empty in-sync set, an eligible leader replica (KIP-966: it was in sync until fewer than `min.insync.replicas`
+were left, so it has everything that was ever committed); the last known leader, if nobody is eligible; and, where the
+topic allows unclean elections, any replica that lives. The last two may lose data: the new leader is then the whole
+in-sync set and the partition is marked as recovering.
+
+Without eligible leader replicas the in-sync set never becomes empty: the last one stays in it when it goes, and leads
+again when it comes back. With them the set may be empty, and the ones who left are kept as eligible.
+
+Naming a leader begins a new leader epoch, also when nobody leads any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ottla.metadata.decisions import Rules, Versioned
+from ottla.metadata.features import SHRINK_NEEDS_NO_NEW_EPOCH, partition_version
+from ottla.metadata.image import Image, Partition, Topic
+from ottla.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
+
+RECOVERED = 0
+RECOVERING = 1
+RECOVERY_UNCHANGED = -1
+
+
+@dataclass(slots=True)
+class Change:
+    """One partition on its way to a new state. `isr` and `elr` begin as what the caller aims at."""
+
+    partition: Partition
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    acceptable: Callable[[int], bool]
+    elr_enabled: bool
+    min_isr: int
+    unclean: bool
+    died_uncleanly: int = NO_LEADER
+    preferred: bool = False
+    leader: int = LEADER_UNCHANGED
+    recovery: int = RECOVERY_UNCHANGED
+    forced: bool = False
+
+    def elect(self) -> None:
+        """Fill in the leader, and the sets that follow from it."""
+        self._keep_eligible()
+        leader, self.forced = self._find_leader()
+        if leader != self.partition.leader:
+            self.leader = leader
+            if leader in self.elr:
+                self.isr, self.elr = (leader,), tuple(replica for replica in self.elr if replica != leader)
+            if self.forced:
+                self.isr = (leader,)
+                self.recovery = RECOVERY_UNCHANGED if self.partition.recovering else RECOVERING
+        if self.forced or not self.elr_enabled:
+            self.elr = ()
+        if not self.isr and not self.elr_enabled:
+            self.isr = self.partition.isr
+
+    def _keep_eligible(self) -> None:
+        """Whoever leaves a set that falls below the minimum stays eligible, unless it may have lost what it had."""
+        if not self.elr_enabled:
+            return
+        if len(self.isr) >= self.min_isr:
+            self.elr = ()
+            return
+        candidates = dict.fromkeys((*self.elr, *self.partition.isr))
+        self.elr = tuple(c for c in sorted(candidates) if c not in self.isr and c != self.died_uncleanly)
+
+    def _find_leader(self) -> tuple[int, bool]:
+        """The leader, and whether it had to be forced."""
+        old, replicas = self.partition.leader, self.partition.replicas
+        order = (replicas[0], old, *replicas[1:]) if self.preferred else (old, *replicas)
+        for replica in order:
+            if self._valid(replica):
+                return replica, False
+        if self._last_known_leads():
+            return self.partition.last_known_elr[0], True
+        if self.unclean:
+            for replica in replicas:
+                if self.acceptable(replica):
+                    return replica, True
+        return NO_LEADER, False
+
+    def _valid(self, replica: int) -> bool:
+        eligible = replica in self.isr or (not self.isr and replica in self.elr)
+        return eligible and self.acceptable(replica)
+
+    def _last_known_leads(self) -> bool:
+        known = self.partition.last_known_elr
+        nobody_left = self.elr_enabled and not self.elr and not self.isr
+        return nobody_left and len(known) == 1 and self.acceptable(known[0])
+
+    def last_known(self) -> list[int] | None:
+        """What to note about the last leader: set it when the set becomes empty, forget it when somebody leads."""
+        partition = self.partition
+        if not self.elr_enabled:
+            return None
+        if self.isr != partition.isr and not self.isr and partition.last_known_elr != (partition.leader,):
+            return [partition.leader]
+        led = self.leader >= 0 or (partition.leader != NO_LEADER and self.leader != NO_LEADER)
+        return [] if led and partition.last_known_elr else None
+
+
+def record_of(change: Change, topic_id: bytes, index: int, metadata_version: int) -> Versioned | None:
+    """The record that says what `change` came to, or None if nothing differs."""
+    partition = change.partition
+    shrunk = not set(partition.isr) <= set(change.isr)
+    if change.leader == LEADER_UNCHANGED and shrunk and metadata_version < SHRINK_NEEDS_NO_NEW_EPOCH:
+        change.leader = partition.leader
+    record = PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        isr=list(change.isr) if change.forced or change.isr != partition.isr else None,
+        leader=change.leader,
+        leader_recovery_state=change.recovery,
+        eligible_leader_replicas=list(change.elr) if change.elr != partition.elr else None,
+        last_known_elr=change.last_known(),
+    )
+    if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id):
+        return None
+    return record, partition_version(metadata_version)
+
+
+def changes_for_broker(
+    image: Image,
+    rules: Rules,
+    *,
+    gone: int = NO_LEADER,
+    back: int = NO_LEADER,
+    died_uncleanly: int = NO_LEADER,
+) -> list[Versioned]:
+    """What happens to partitions when a broker leaves (`gone`), may lead again (`back`), or lost its memory.
+
+    While these are decided the picture still shows the broker as it was before, hence the three names.
+    """
+    records = []
+    for topic, index, partition in _touched(image, gone, back, died_uncleanly):
+        change = Change(
+            partition=partition,
+            isr=tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly)),
+            elr=partition.elr,
+            acceptable=_acceptable(image, partition, (gone, died_uncleanly), back),
+            elr_enabled=image.elr_enabled,
+            min_isr=rules.min_isr(image, topic.name),
+            unclean=rules.may_elect_uncleanly(image, topic.name),
+            died_uncleanly=died_uncleanly,
+        )
+        change.elect()
+        record = record_of(change, topic.id, index, image.metadata_version)
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def _touched(image: Image, gone: int, back: int, died_uncleanly: int) -> Iterator[tuple[Topic, int, Partition]]:
+    for topic in image.topics.values():
+        for index, partition in topic.partitions.items():
+            if (
+                gone in partition.isr
+                or died_uncleanly in partition.isr
+                or died_uncleanly in partition.elr
+                or (back != NO_LEADER and partition.leader == NO_LEADER)
+            ):
+                yield topic, index, partition
+
+
+def _acceptable(image: Image, partition: Partition, never: Iterable[int], back: int) -> Callable[[int], bool]:
+    def acceptable(replica: int) -> bool:
+        broker = image.brokers.get(replica)
+        if broker is None or replica in never or not (replica == back or broker.active):
+            return False
+        return broker.has_online(partition.directory_of(replica))
+
+    return acceptable
