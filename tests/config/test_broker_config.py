@@ -126,6 +126,9 @@ def test_unknown_and_removed_settings_are_named() -> None:
         ({"num.partitions": "0"}, ("num.partitions", "0", "at least 1")),
         ({"process.roles": "broker,king"}, ("process.roles", "king", "broker, controller")),
         ({"broker.id": "2"}, ("node.id", "broker.id")),
+        ({"authorizer.class.name": "some.Authorizer"}, ("authorizer.class.name",)),
+        ({"max.connections.per.ip.overrides": "nonsense"}, ("max.connections.per.ip.overrides", "host:count")),
+        ({"cordoned.log.dirs": "/elsewhere"}, ("cordoned.log.dirs", "/elsewhere")),
         ({"log.retention.ms": "0"}, ("log.retention",)),
         ({"broker.session.timeout.ms": "3000"}, ("broker.heartbeat.interval.ms",)),
         ({"listeners": "CONTROLLER://:9093"}, ("listeners", "controller.listener.names")),
@@ -171,6 +174,7 @@ def test_listeners_are_read(entry: str, host: str, port: int) -> None:
         ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "different name"),
         ({"listeners": "PLAINTEXT://a:1,SSL://b:1"}, "different port"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,SSL://127.0.0.2:1"}, "different port"),
+        ({"listeners": "PLAINTEXT://:1,SSL://:2"}, "SSL"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0"),
         ({"listeners": "PLAINTEXT://[::]:9092"}, "::"),
         ({"advertised.listeners": "SSL://a:1"}, "SSL"),
@@ -186,7 +190,10 @@ def test_listeners_that_cannot_work_are_refused(changes: dict[str, str], words: 
 
 
 def test_listeners_may_share_a_port_over_v4_and_v6() -> None:
-    it = config(listeners="PLAINTEXT://127.0.0.1:9092,SSL://[::1]:9092")
+    it = config(
+        listeners="PLAINTEXT://127.0.0.1:9092,SIX://[::1]:9092",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT",
+    )
     assert [endpoint.family for endpoint in it.endpoints] == ["v4", "v6"]
 
 
@@ -194,11 +201,11 @@ def test_what_is_advertised() -> None:
     it = config(
         listeners="IN://:1,OUT://0.0.0.0:2,CONTROLLER://:3",
         advertised_listeners="IN://a:1,OUT://b:2,CONTROLLER://c:3",
-        listener_security_protocol_map="IN:PLAINTEXT,OUT:SASL_SSL,CONTROLLER:PLAINTEXT",
+        listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     )
     assert [(e.name, e.host, e.port, e.protocol) for e in it.advertised] == [
         ("IN", "a", 1, "PLAINTEXT"),
-        ("OUT", "b", 2, "SASL_SSL"),
+        ("OUT", "b", 2, "PLAINTEXT"),
     ]
     assert [e.name for e in it.broker_endpoints] == ["IN", "OUT"]
     assert [e.name for e in it.controller_endpoints] == ["CONTROLLER"]

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.config.consistency import check_change, check_together
 from ottla.config.kinds import Setting, Value
 from ottla.config.listeners import (
     Endpoint,
@@ -60,14 +61,14 @@ class BrokerConfig:
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises INVALID_CONFIG for what no node could run with; what can be ignored is in `warnings`."""
         self.warnings: list[str] = [line for name in properties if (line := _warning(name))]
-        self.static = _completed({name: value for name, value in properties.items() if not replacement(name)})
+        self.static = _completed(properties)
         self.dynamic_broker: dict[str, str] = {}
         self.dynamic_default: dict[str, str] = {}
         self._listeners: list[Changed] = []
         self._defaults = {name: setting.default_value() for name, setting in NODE_SETTINGS.items()}
         self._values = self._defaults | {name: _parse(name, text) for name, text in self.static.items()}
         self._topic_defaults = self._topic_fallbacks()
-        _check_together(self)
+        check_together(self._values)
         self.protocols = effective_protocols(
             self["listener.security.protocol.map"],
             explicit="listener.security.protocol.map" in self.static,
@@ -77,6 +78,7 @@ class BrokerConfig:
         check_ports("listeners", self.endpoints)
         self.advertised = self._advertised()
         check_advertised(self.advertised, self.endpoints)
+        _check_not_left_open(self)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -126,8 +128,7 @@ class BrokerConfig:
         """Take over the dynamic settings of the metadata. One that makes no sense is left out, with a warning."""
         self.dynamic_default = _acceptable(defaults)
         self.dynamic_broker = _acceptable(own)
-        texts = self.static | self.dynamic_default | self.dynamic_broker
-        values = self._defaults | {name: _parse(name, text) for name, text in texts.items()}
+        values = self._with(self.dynamic_default, self.dynamic_broker)
         changed = frozenset(name for name in values if values[name] != self._values.get(name, None))
         changed |= self._values.keys() - values.keys()
         self._values = values
@@ -135,6 +136,16 @@ class BrokerConfig:
         if changed:
             for callback in self._listeners:
                 callback(changed)
+
+    def check_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Raise INVALID_CONFIG unless the node could run on with these as its dynamic settings."""
+        values = self._with(defaults, own)
+        check_together(values)
+        check_change(self._values, values)
+
+    def _with(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> dict[str, Value]:
+        texts = {**self.static, **defaults, **own}
+        return self._defaults | {name: _parse(name, text) for name, text in texts.items()}
 
     def listen(self, changed: Changed) -> None:
         """Call `changed` with the names of settings whose value is another one from now on."""
@@ -194,7 +205,7 @@ def _acceptable(texts: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _completed(given: dict[str, str]) -> dict[str, str]:
+def _completed(given: Mapping[str, str]) -> dict[str, str]:
     """node.id and broker.id stand in for each other. A file from before KRaft names no roles: we take both."""
     static = dict(given)
     node_id = static.get("node.id", static.get("broker.id", "1"))
@@ -205,41 +216,14 @@ def _completed(given: dict[str, str]) -> dict[str, str]:
     return static
 
 
-def _check_together(config: BrokerConfig) -> None:
-    """What must hold between settings. The first broken rule is told."""
-    segment_age, retention = config.topic_settings({})["segment.ms"], config.topic_settings({})["retention.ms"]
-    quorum = config["controller.quorum.voters"] or config["controller.quorum.bootstrap.servers"]
-    names = {entry.split("://")[0].upper() for entry in config["listeners"]}
-    controllers = [name.upper() for name in config["controller.listener.names"]]
-    rules = (
-        (retention == -1 or retention >= 1, "log.retention must be -1 (for ever) or at least 1 ms"),
-        (segment_age >= 1, "log.roll.ms must be at least 1"),
-        (config["log.cleaner.dedupe.buffer.size"] > 0, "log.cleaner.dedupe.buffer.size must be positive"),
-        (
-            config["log.cleaner.min.compaction.lag.ms"] <= config["log.cleaner.max.compaction.lag.ms"],
-            "log.cleaner.min.compaction.lag.ms must not be above log.cleaner.max.compaction.lag.ms",
-        ),
-        (
-            config["replica.fetch.wait.max.ms"] <= config["replica.lag.time.max.ms"],
-            "replica.fetch.wait.max.ms must not be above replica.lag.time.max.ms, or followers leave the in-sync set",
-        ),
-        (
-            2 * config["broker.heartbeat.interval.ms"] <= config["broker.session.timeout.ms"],
-            "broker.heartbeat.interval.ms must be at most half of broker.session.timeout.ms",
-        ),
-        (
-            config["group.min.session.timeout.ms"] <= config["group.max.session.timeout.ms"],
-            "group.min.session.timeout.ms must not be above group.max.session.timeout.ms",
-        ),
-        (
-            "broker" not in config["process.roles"] or bool(names - set(controllers)),
-            "listeners: a broker needs a listener that is not in controller.listener.names",
-        ),
-        (
-            "controller" not in config["process.roles"] or not quorum or set(controllers) <= names,
-            "controller.listener.names: each must be one of listeners on a controller",
-        ),
-    )
-    for holds, text in rules:
-        if not holds:
-            raise refused(text)
+def _check_not_left_open(config: BrokerConfig) -> None:
+    """What is meant to be protected must not be served unprotected, so a node that cannot protect it does not start."""
+    for endpoint in config.endpoints:
+        if endpoint.protocol != "PLAINTEXT":
+            raise refused(
+                f"listeners: {endpoint.name} speaks {endpoint.protocol}; only PLAINTEXT is served by this release"
+            )
+    if config["authorizer.class.name"]:
+        raise refused(
+            "authorizer.class.name: this release does not check who may do what, so it refuses to start with one"
+        )

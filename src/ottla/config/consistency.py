@@ -1,0 +1,95 @@
+"""What must hold between the settings of a node, at its start and when some are changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ottla.wire.errors import Error, KafkaError
+
+Values = Mapping[str, Any]
+
+# Threads come and go in steps: at most doubled, at most halved. They have no effect here, but scripts meet the same rules.
+THREADS = (
+    "num.io.threads",
+    "num.network.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "log.cleaner.threads",
+    "remote.log.reader.threads",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+)
+
+
+def check_together(values: Values) -> None:
+    """Raise INVALID_CONFIG with the first rule that is broken."""
+    for broken in _broken(values):
+        raise KafkaError(Error.INVALID_CONFIG, broken)
+
+
+def _broken(values: Values) -> Iterator[str]:
+    yield from _broken_about_data(values)
+    yield from _broken_about_peers(values)
+    yield from _broken_about_connections(values)
+
+
+def _broken_about_data(values: Values) -> Iterator[str]:
+    retention = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    first = next(name for name in retention if values[name] is not None)
+    if values[first] == 0:
+        yield f"{first} must be unlimited (-1) or, greater than or equal to 1"
+    if values["log.roll.ms"] is not None and values["log.roll.ms"] < 1:
+        yield "log.roll.ms must be greater than or equal to 1"
+    if values["log.roll.jitter.ms"] is not None and values["log.roll.jitter.ms"] < 0:
+        yield "log.roll.jitter.ms must be greater than or equal to 0"
+    if values["log.cleaner.dedupe.buffer.size"] <= 0:
+        yield "log.cleaner.dedupe.buffer.size must be positive"
+    directories = values["log.dirs"] or values["log.dir"]
+    missing = [path for path in values["cordoned.log.dirs"] if path not in directories and path != "*"]
+    if missing:
+        yield f"All entries in cordoned.log.dirs must be present in log.dirs or log.dir. Missing entries : {missing[0]}"
+
+
+def _broken_about_peers(values: Values) -> Iterator[str]:
+    if values["replica.fetch.wait.max.ms"] > values["replica.lag.time.max.ms"]:
+        yield "replica.fetch.wait.max.ms must not be above replica.lag.time.max.ms, or followers leave the in-sync set"
+    if 2 * values["broker.heartbeat.interval.ms"] > values["broker.session.timeout.ms"]:
+        yield "broker.heartbeat.interval.ms must be at most half of broker.session.timeout.ms"
+    if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
+        yield "group.min.session.timeout.ms must not be above group.max.session.timeout.ms"
+
+
+def _broken_about_connections(values: Values) -> Iterator[str]:
+    roles = values["process.roles"]
+    names = {entry.split("://")[0].upper() for entry in values["listeners"]}
+    controllers = {name.upper() for name in values["controller.listener.names"]}
+    quorum = values["controller.quorum.voters"] or values["controller.quorum.bootstrap.servers"]
+    if "broker" in roles and names <= controllers:
+        yield "listeners: a broker needs a listener that is not in controller.listener.names"
+    # A single node that nobody else votes with needs no listener for its controller.
+    if "controller" in roles and quorum and not controllers <= names:
+        yield "controller.listener.names: each must be one of listeners on a controller"
+    overrides = values["max.connections.per.ip.overrides"]
+    for entry in filter(None, (part.strip() for part in overrides.split(","))):
+        host, _, count = entry.rpartition(":")
+        if not host or not count.strip().isdecimal():
+            yield f"max.connections.per.ip.overrides: {entry!r} is not host:count"
+    if values["max.connections.per.ip"] == 0 and not overrides:
+        yield "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+
+
+def check_change(old: Values, new: Values) -> None:
+    """Raise INVALID_CONFIG for a step that is allowed at a start, but not while the node runs."""
+    for name in THREADS:
+        if new[name] != old[name] and not old[name] // 2 <= new[name] <= old[name] * 2:
+            why = f"{name}={new[name]} must be at least half and at most double the current value {old[name]}"
+            raise KafkaError(Error.INVALID_CONFIG, why)
+    if new["log.cleaner.threads"] < 1:
+        raise KafkaError(Error.INVALID_CONFIG, "log.cleaner.threads must be at least 1")
+    if new["max.connection.creation.rate"] < 1:
+        raise KafkaError(
+            Error.INVALID_CONFIG, f"Invalid max.connection.creation.rate {new['max.connection.creation.rate']}"
+        )
