@@ -1,0 +1,205 @@
+"""What one node measures: every metric it exposes, declared in one place. docs/metrics.md maps Apache's names to these.
+
+Three kinds of use:
+
+- per request: `measures.api[key].observe(seconds, bytes_in, bytes_out)`, and `.fail("NOT_LEADER_OR_FOLLOWER")` on errors;
+- per partition: keep `topic = measures.topic("orders")` beside the log and add to its numbers: `topic.bytes_in += size`;
+- at the scrape: whoever knows a number sets the reading once: `measures.partitions.read = lambda: len(replicas)`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+
+from ottla.metrics import CHILDREN_MAX, OTHER, SECONDS, Histogram, Labels, Registry
+
+# The apparent delay of a loop is measured finely around the millisecond where clients begin to feel it.
+STALL_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class ApiMeasure(Histogram):
+    """Requests of one API: how long they took, how large they and their answers were, how they failed."""
+
+    __slots__ = ("bytes_in", "bytes_out", "errors")
+
+    def __init__(self) -> None:
+        super().__init__(SECONDS)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.errors: dict[str, int] = {}
+
+    def observe(self, value: float, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+
+    def fail(self, error: str) -> None:
+        """One more answer with this error, by the name it has in the protocol."""
+        self.errors[error] = self.errors.get(error, 0) + 1
+
+
+class TopicMeasure:
+    """Traffic of one topic. Its users add to the numbers directly."""
+
+    __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "fetches", "produces", "records_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = self.records_in = 0
+        self.produces = self.failed_produces = 0
+        self.fetches = self.failed_fetches = 0
+
+
+class NodeMetrics:
+    def __init__(self, apis: Mapping[int, str], *, version: str = "", topics_max: int = CHILDREN_MAX) -> None:
+        """`apis`: the name of each API that is served, by key."""
+        self.registry = Registry()
+        self.render = self.registry.render
+        self._topics: dict[str, TopicMeasure] = {}
+        self._topics_max = topics_max
+        self._declare_requests(apis)
+        self._declare_topics()
+        self._declare_connections()
+        self._declare_partitions()
+        self._declare_disk()
+        self._declare_metadata()
+        self._declare_process(version)
+
+    def topic(self, name: str) -> TopicMeasure:
+        """Where traffic of this topic is counted; beyond `topics_max` topics share one."""
+        measure = self._topics.get(name)
+        if measure is None:
+            key = name if len(self._topics) < self._topics_max else OTHER
+            measure = self._topics.setdefault(key, TopicMeasure())
+        return measure
+
+    def forget_topic(self, name: str) -> None:
+        self._topics.pop(name, None)
+
+    def _declare_requests(self, apis: Mapping[int, str]) -> None:
+        reg = self.registry
+        requests = reg.histograms(
+            "ottla_request_seconds",
+            "From the last byte of a request to its answer being handed to the connection.",
+            "api",
+            make=ApiMeasure,
+        )
+        self.api = {key: requests.labels(name) for key, name in apis.items()}
+        named = [((name,), self.api[key]) for key, name in apis.items()]
+        reg.readings(
+            "ottla_request_bytes_total", "Bytes of requests, with their length prefix.", "api", kind="counter"
+        ).read = lambda: ((labels, api.bytes_in) for labels, api in named)
+        reg.readings(
+            "ottla_response_bytes_total", "Bytes of answers, with their length prefix.", "api", kind="counter"
+        ).read = lambda: ((labels, api.bytes_out) for labels, api in named)
+        reg.readings(
+            "ottla_request_errors_total", "Errors in answers, by their name.", "api", "error", kind="counter"
+        ).read = lambda: (
+            ((name, error), count) for (name,), api in named for error, count in sorted(api.errors.items())
+        )
+        self.waiting_produces = reg.reading(
+            "ottla_produces_waiting", "Produce requests that wait to be safe on enough replicas."
+        )
+        self.waiting_fetches = reg.reading("ottla_fetches_waiting", "Fetch requests that wait for more bytes.")
+        self.fetch_sessions = reg.reading("ottla_fetch_sessions", "Incremental fetch sessions that are open.")
+        self.malformed = reg.counter("ottla_malformed_requests_total", "Requests that could not be read.")
+
+    def _declare_topics(self) -> None:
+        self._per_topic("ottla_topic_bytes_in_total", "Bytes of batches appended.", lambda t: t.bytes_in)
+        self._per_topic("ottla_topic_bytes_out_total", "Bytes of batches sent to consumers.", lambda t: t.bytes_out)
+        self._per_topic("ottla_topic_records_in_total", "Records appended.", lambda t: t.records_in)
+        self._per_topic("ottla_topic_produces_total", "Partitions asked to append.", lambda t: t.produces)
+        self._per_topic("ottla_topic_failed_produces_total", "Appends refused.", lambda t: t.failed_produces)
+        self._per_topic("ottla_topic_fetches_total", "Partitions asked for records.", lambda t: t.fetches)
+        self._per_topic("ottla_topic_failed_fetches_total", "Reads answered with an error.", lambda t: t.failed_fetches)
+
+    def _per_topic(self, name: str, help_text: str, number: Callable[[TopicMeasure], int]) -> None:
+        def read() -> Iterable[tuple[Labels, float]]:
+            return (((topic,), number(measure)) for topic, measure in self._topics.items())
+
+        self.registry.readings(name, help_text, "topic", kind="counter").read = read
+
+    def _declare_connections(self) -> None:
+        reg = self.registry
+        self.connections = reg.gauges("ottla_connections", "Open connections.", "listener")
+        self.connections_opened = reg.counters("ottla_connections_opened_total", "Connections accepted.", "listener")
+        self.connections_refused = reg.counters(
+            "ottla_connections_refused_total", "Connections closed for a limit or a deadline.", "reason"
+        )
+
+    def _declare_partitions(self) -> None:
+        reg = self.registry
+        self.topics = reg.reading("ottla_topics", "Topics in the cluster.")
+        self.partitions = reg.reading("ottla_partitions", "Partitions with a replica on this node.")
+        self.leaders = reg.reading("ottla_leader_partitions", "Partitions led by this node.")
+        self.under_replicated = reg.reading(
+            "ottla_under_replicated_partitions", "Partitions led here with fewer in-sync replicas than replicas."
+        )
+        self.under_min_isr = reg.reading(
+            "ottla_under_min_isr_partitions", "Partitions led here with too few in-sync replicas for acks=all."
+        )
+        self.offline = reg.reading("ottla_offline_partitions", "Partitions in the cluster without a leader.")
+        self.producer_ids = reg.reading("ottla_producer_ids", "Producer ids remembered for duplicate detection.")
+
+    def _declare_disk(self) -> None:
+        reg = self.registry
+        self.log_bytes = reg.readings("ottla_log_bytes", "Bytes of segments on this node.", "topic")
+        self.log_segments = reg.reading("ottla_log_segments", "Segments on this node.")
+        self.directory_free = reg.readings("ottla_directory_free_bytes", "Free on the volume.", "directory")
+        self.directories_offline = reg.reading("ottla_directories_offline", "Data directories given up after an error.")
+        self.fsync = reg.histogram("ottla_fsync_seconds", "Duration of one fsync.")
+        self.fsync_failures = reg.counter("ottla_fsync_failures_total", "Syncs that failed; the data was not believed.")
+        self.write_failures = reg.counter(
+            "ottla_write_failures_total", "Writes refused by the disk, such as when full."
+        )
+        self.corrupt_batches = reg.counter("ottla_corrupt_batches_total", "Stored batches that failed their CRC.")
+        self.recovery = reg.gauge("ottla_recovery_seconds", "How long the logs took to open at the last start.")
+        self.recovered_segments = reg.gauge("ottla_recovered_segments", "Segments rescanned at the last start.")
+        self.truncated_bytes = reg.gauge("ottla_recovery_truncated_bytes", "Torn bytes cut off at the last start.")
+
+    def _declare_metadata(self) -> None:
+        reg = self.registry
+        self.active_controller = reg.reading("ottla_active_controller", "1 where the cluster is decided upon, else 0.")
+        self.metadata_offset = reg.reading("ottla_metadata_offset", "Last offset of the metadata log applied here.")
+        self.metadata_end = reg.reading("ottla_metadata_end_offset", "End of the metadata log on this node.")
+        self.metadata_epoch = reg.reading("ottla_metadata_epoch", "Epoch of the metadata quorum.")
+        self.metadata_snapshot = reg.reading("ottla_metadata_snapshot_offset", "Where the newest snapshot ends.")
+        self.loop_stalls = reg.histogram(
+            "ottla_loop_stall_seconds", "How late a timer ran that was due every tenth of a second.", STALL_SECONDS
+        )
+
+    def _declare_process(self, version: str) -> None:
+        """These names are the ones that every Prometheus client library uses, so that any dashboard knows them."""
+        reg = self.registry
+        info = reg.gauges("ottla_build_info", "Always 1; see the labels.", "version", "python")
+        info.labels(version, sys.version.split()[0]).value = 1
+        self.started = reg.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.")
+        reg.reading("process_resident_memory_bytes", "Memory in use.").read = resident_bytes
+        reg.reading("process_cpu_seconds_total", "CPU time used.", kind="counter").read = cpu_seconds
+        reg.reading("process_open_fds", "Open file descriptors.").read = open_fds
+        reg.reading("process_max_fds", "File descriptors allowed.").read = lambda: resource.getrlimit(
+            resource.RLIMIT_NOFILE
+        )[0]
+
+
+def resident_bytes() -> int:
+    """Now, where the system tells; elsewhere the highest it ever was (in bytes on macOS, which alone lands here)."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except FileNotFoundError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def open_fds() -> int:
+    directory = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    return len(os.listdir(directory)) - 1  # the listing itself holds one open
