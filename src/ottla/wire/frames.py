@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 
-from ottla.wire.codec import Data, Malformed, Part, encode_parts, read_varint, size_of, skip_tags
+from ottla.wire.codec import Data, Malformed, Part, encode_parts, size_of
 from ottla.wire.messages import REQUESTS
+from ottla.wire.primitives import skip_tags
 from ottla.wire.schema import Layout, Message
 
 API_VERSIONS = 18
@@ -72,8 +73,7 @@ def read_response_header(frame: Data, response: Layout, version: int) -> tuple[i
         correlation_id: int = SIZE.unpack_from(frame)[0]
         if not _response_has_tags(response, version):
             return correlation_id, SIZE.size
-        count, position = read_varint(frame, SIZE.size)
-        return correlation_id, skip_tags(frame, position, len(frame), count) if count else position
+        return correlation_id, skip_tags(frame, SIZE.size + 1, len(frame), frame[SIZE.size])
     except (struct.error, IndexError):
         raise Malformed("response header ends too early") from None
 

@@ -32,6 +32,7 @@ annotations`): the names in them would be out of reach.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args
@@ -205,7 +206,7 @@ class Layout(type):
 
 
 def _fields(cls: Layout, written: dict[str, Written]) -> tuple[Field, ...]:
-    hints = cls.__annotations__
+    hints = inspect.get_annotations(cls)
     if set(hints) != set(written):
         raise TypeError(f"{cls.__qualname__}: every field needs `= v(...)`: {sorted(set(hints) ^ set(written))}")
     return tuple(_field(cls, name, hints[name], said) for name, said in written.items())

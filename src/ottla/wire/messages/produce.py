@@ -1,6 +1,7 @@
 """Writing records: the one request every producer lives by."""
 
 from ottla.wire import schema
+from ottla.wire.errors import KafkaError
 from ottla.wire.schema import Message, Struct, int16, int32, int64, string, uuid, v
 
 
@@ -49,6 +50,12 @@ class ProduceResponse(Message, key=0, versions="3-13", flexible="9+"):
             record_errors: list[RecordError] = v("8+")
             error_message: string | None = v("8+", None, nullable="8+")
             current_leader: LeaderIdAndEpoch = v("10+", tag=0)
+
+            def fail(self, error: KafkaError) -> None:
+                """Say this instead of success: also after the batch was accepted, when its write fails."""
+                self.error_code = error.code
+                self.error_message = error.message
+                self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
 
         name: string = v("0-12")
         topic_id: uuid = v("13+")
