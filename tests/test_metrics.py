@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -209,3 +210,15 @@ def test_a_plain_histogram_has_the_default_bounds():
     histogram = Histogram()
     histogram.observe(100)
     assert histogram.counts[-1] == 1 and histogram.bounds == sorted(histogram.bounds)
+
+
+def test_the_documentation_lists_exactly_what_there_is():
+    """docs/metrics.md has a row with name, type and labels for each metric, and none for others."""
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `((?:ottla|process)_\w+)` \| (\w+) \| ([\w, ]*?) *\|", page, re.MULTILINE)
+    registry = NodeMetrics({}).registry
+    declared = [(name, kind, ", ".join(series.label_names)) for name, (kind, _, series) in registry._declared.items()]
+    assert sorted(rows) == sorted(declared)
+    mentioned = set(re.findall(r"(?:ottla|process)_[a-z_]+[a-z]", page))
+    names = {name for name, _, _ in declared}
+    assert {re.sub("_(bucket|count|sum)$", "", name) for name in mentioned} <= names
