@@ -1,0 +1,273 @@
+"""A data directory (one entry of `log.dirs`): its lock, its identity, its checkpoints and the logs in it.
+
+One process at a time holds the directory's lock. The clean-shutdown mark is written last when stopping and removed, with a
+sync, before the first log is opened, so it never outlives the state it vouches for. Each partition has a directory
+`<topic>-<partition>`; a topic that is deleted has its directories renamed to `...-delete` at once and removed later; a
+directory that belongs to no known topic is renamed to `...-stray` and never removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.log import identity
+from ottla.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    BadCheckpoint,
+    read_offsets,
+    write_offsets,
+)
+from ottla.log.files import FILES_MAX, OpenFiles
+from ottla.log.log import Log
+from ottla.log.settings import LogSettings
+from ottla.world import Disk
+
+METADATA_TOPIC = "__cluster_metadata"
+NAME_BYTES_MAX = 255
+# Logs that were closed cleanly open in a fraction of a millisecond: many of them share one trip off the loop.
+LOADED_TOGETHER = 32
+LOADERS = 4
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Loading:
+    """What opening all logs of a directory took."""
+
+    logs: int = 0
+    clean: bool = False
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    repaired: int = 0
+    took_ms: int = 0
+    stray: list[str] = field(default_factory=list)
+
+
+class DataDirectory:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        files_max: int = FILES_MAX,
+    ) -> None:
+        self.disk = disk
+        self.path = path
+        self.files = OpenFiles(disk, files_max)
+        self.logs: dict[Key, Log] = {}
+        self.meta: identity.MetaProperties | None = None
+        self.clean_epoch: int | None = None
+        self.high_watermarks: dict[Key, int] = {}
+        self.loading = Loading()
+        self._recovery_points: dict[Key, int] = {}
+        self._log_starts: dict[Key, int] = {}
+        self._now_ms = now_ms
+        self._random = rng
+        self._release: Callable[[], None] | None = None
+        self._doomed: list[tuple[int, str]] = []
+        self._checkpointing = asyncio.Lock()
+
+    # -- opening
+
+    def open(self) -> identity.MetaProperties | None:
+        """Lock the directory and read who it belongs to. BlockingIOError if another process has it. Blocks."""
+        self.disk.make_directory(self.path)
+        self._release = self.disk.lock(f"{self.path}/.lock")
+        self.meta = identity.read_meta_properties(self.disk, self.path)
+        self.clean_epoch = identity.take_clean_mark(self.disk, self.path)
+        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
+        self._log_starts = self._read_offsets(LOG_STARTS)
+        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        return self.meta
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last process stopped cleanly."""
+        return self.clean_epoch is not None
+
+    def format(self, meta: identity.MetaProperties) -> None:
+        identity.write_meta_properties(self.disk, self.path, meta, self._now_ms())
+        self.meta = meta
+
+    def _read_offsets(self, name: str) -> dict[Key, int]:
+        try:
+            return read_offsets(self.disk, f"{self.path}/{name}")
+        except BadCheckpoint:
+            return {}  # as if it had never been written: more is scanned, nothing is lost
+
+    async def load(self, settings_of: Callable[[str], LogSettings]) -> Loading:
+        """Open every log but the metadata log; a log in a directory without `partition.metadata` is set aside as stray."""
+        begun, loading = self._now_ms(), self.loading
+        loading.clean = self.was_clean
+        found = [name for name in self.disk.names(self.path) if self.disk.is_directory(f"{self.path}/{name}")]
+        logs = [log for name in found if (log := self._recognise(name, settings_of)) is not None]
+        together = LOADED_TOGETHER if self.was_clean else 1
+        groups = [logs[n : n + together] for n in range(0, len(logs), together)][::-1]
+        await asyncio.gather(*(self._load_groups(groups) for _ in range(LOADERS)))
+        for log in logs:
+            self.logs[log.topic, log.partition] = log
+            report = log.recovered
+            assert report is not None
+            loading.logs += 1
+            loading.scanned_bytes += report.scanned_bytes
+            loading.truncated_bytes += report.truncated_bytes
+            loading.repaired += report.repaired
+        loading.took_ms = self._now_ms() - begun
+        return loading
+
+    async def _load_groups(self, groups: list[list[Log]]) -> None:
+        while groups:
+            await self.disk.away(self._load_logs, groups.pop())
+
+    def _load_logs(self, logs: Iterable[Log]) -> None:
+        for log in logs:
+            self._load_log(log)
+
+    def _load_log(self, log: Log) -> None:
+        key = log.topic, log.partition
+        recovery_point, start = self._recovery_points.get(key, 0), self._log_starts.get(key, 0)
+        log.load(clean=self.was_clean, recovery_point=recovery_point, start_offset=start)
+
+    def _recognise(self, name: str, settings_of: Callable[[str], LogSettings]) -> Log | None:
+        """The log that a directory holds; interrupted deletions are queued, what is not ours is left alone."""
+        if name.endswith("-delete"):
+            self._doomed.append((0, f"{self.path}/{name}"))
+            return None
+        key = partition_of(name)
+        if key is None or key[0] == METADATA_TOPIC or name.endswith("-stray"):
+            return None
+        topic_id = identity.read_topic_id(self.disk, f"{self.path}/{name}")
+        if topic_id is None:
+            self.loading.stray.append(self._rename_aside(*key, "stray"))
+            return None
+        return self._log(*key, topic_id, settings_of(key[0]))
+
+    def _log(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:
+        path = f"{self.path}/{topic}-{partition}"
+        log = Log(self.disk, self.files, path, topic, partition, settings, self._now_ms, self._random, topic_id)
+        log.checkpoint = self.checkpoint
+        return log
+
+    def open_log(self, topic: str, partition: int, settings: LogSettings, topic_id: bytes = bytes(16)) -> Log:
+        """One log by name, made if it is not there: the metadata log, which is needed before all others. Blocks."""
+        path = f"{self.path}/{topic}-{partition}"
+        if not self.disk.exists(f"{path}/{identity.PARTITION_METADATA}"):
+            self._make(path, topic_id)
+        log = self._log(topic, partition, identity.read_topic_id(self.disk, path) or topic_id, settings)
+        self._load_log(log)
+        self.logs[topic, partition] = log
+        return log
+
+    # -- topics come and go
+
+    async def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:
+        """A new, empty log. Its topic id is on disk before it can hold a byte."""
+        await self.disk.away(self._make, f"{self.path}/{topic}-{partition}", topic_id)
+        log = self._log(topic, partition, topic_id, settings)
+        log.load(clean=True)
+        self.logs[topic, partition] = log
+        return log
+
+    def _make(self, path: str, topic_id: bytes) -> None:
+        self.disk.make_directory(path)
+        identity.write_topic_id(self.disk, path, topic_id)
+        self.disk.sync_directory(self.path)
+
+    async def delete(self, topic: str, partition: int) -> None:
+        """Out of sight at once, out of the disk after `file.delete.delay.ms`."""
+        log = self.logs.pop((topic, partition))
+        for segment in log.segments:
+            self.files.close(segment)
+        path = self._rename_aside(topic, partition, "delete")
+        self._forget(topic, partition)
+        self._doomed.append((self._now_ms() + log.settings.file_delete_delay_ms, path))
+        await self.disk.away(self.disk.sync_directory, self.path)
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """A log that no known topic claims: renamed, kept. Its new path."""
+        log = self.logs.pop((topic, partition))
+        for segment in log.segments:
+            self.files.close(segment)
+        self._forget(topic, partition)
+        return self._rename_aside(topic, partition, "stray")
+
+    def _forget(self, topic: str, partition: int) -> None:
+        for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
+            offsets.pop((topic, partition), None)
+
+    def _rename_aside(self, topic: str, partition: int, suffix: str) -> str:
+        tail = f"-{partition}.{self._random.getrandbits(128):032x}-{suffix}"
+        path = f"{self.path}/{topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
+        self.disk.rename(f"{self.path}/{topic}-{partition}", path)
+        return path
+
+    # -- upkeep
+
+    async def checkpoint(self, high_watermarks: Mapping[Key, int] | None = None) -> None:
+        """Write recovery points, log starts and, if given, high watermarks. One at a time."""
+        async with self._checkpointing:
+            if high_watermarks is not None:
+                self.high_watermarks = dict(high_watermarks)
+            await self.disk.away(self._write_checkpoints, *self._offsets(), dict(self.high_watermarks))
+
+    def _offsets(self) -> tuple[dict[Key, int], dict[Key, int]]:
+        """Recovery points of all logs, and log starts of those that begin inside their first segment."""
+        points = {key: log.recovery_point for key, log in self.logs.items()}
+        starts = {key: log.start_offset for key, log in self.logs.items() if log.start_offset > log.segments[0].base}
+        points.pop((METADATA_TOPIC, 0), None)
+        return points, starts
+
+    def _write_checkpoints(self, points: dict[Key, int], starts: dict[Key, int], watermarks: dict[Key, int]) -> None:
+        """Log starts first: files go once their log start is on disk, and recovery points may refer to what follows."""
+        for name, offsets, known in (
+            (LOG_STARTS, starts, self._log_starts),
+            (RECOVERY_POINTS, points, self._recovery_points),
+        ):
+            if offsets != known or not self.disk.exists(f"{self.path}/{name}"):
+                write_offsets(self.disk, f"{self.path}/{name}", offsets)
+        self._log_starts, self._recovery_points = starts, points
+        write_offsets(self.disk, f"{self.path}/{HIGH_WATERMARKS}", watermarks)
+
+    async def sweep(self) -> int:
+        """Remove files and directories whose delay is over, off the loop; how many."""
+        now = self._now_ms()
+        due = [path for at, path in self._doomed if at <= now]
+        self._doomed = [(at, path) for at, path in self._doomed if at > now]
+        files = [path for log in self.logs.values() if log.deleted for path in log.sweep(now)]
+        for path in due:
+            await self.disk.away(self.disk.remove_tree, path)
+        for path in files:
+            await self.disk.away(self._remove, path)
+        return len(due) + len(files)
+
+    def _remove(self, path: str) -> None:
+        if self.disk.exists(path):
+            self.disk.remove(path)
+
+    def close(self, broker_epoch: int = identity.NO_EPOCH) -> None:
+        """Close every log, write the checkpoints and, if nothing failed, the mark of a clean stop. Blocks."""
+        for log in self.logs.values():
+            log.close()
+        if all(log.failed is None for log in self.logs.values()):
+            self._write_checkpoints(*self._offsets(), dict(self.high_watermarks))
+            identity.write_clean_mark(self.disk, self.path, broker_epoch)
+        self.release()
+
+    def release(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+
+def partition_of(name: str) -> Key | None:
+    """(topic, partition) of a directory name, or None if it is not one of a partition."""
+    topic, _, number = name.rpartition("-")
+    return (topic, int(number)) if topic and number.isdigit() and str(int(number)) == number else None

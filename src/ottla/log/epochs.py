@@ -1,0 +1,93 @@
+"""Leader epochs: with which offset each leadership began in this log.
+
+Two logs of one partition agree up to the point where their epochs part, so a follower (or a consumer that kept a position)
+asks "where did epoch E end?" and cuts there. The list rises in both epoch and offset. A new leader writes its epoch with
+its log end before its first append; truncation at either end drops or moves entries, also when no record is cut.
+
+The file is replaced atomically at every new epoch. Entries removed by truncation reach the file with the next write: an
+entry too many is dropped again at load, an entry too few would not be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from ottla.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+from ottla.world import Disk
+
+UNDEFINED = -1
+
+
+class EpochCache:
+    __slots__ = ("_disk", "_path", "entries", "latest", "unwritten")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+        self.entries: list[tuple[int, int]] = []
+        self.latest = UNDEFINED
+        self.unwritten = False
+
+    def load(self) -> None:
+        for epoch, offset in read_epochs(self._disk, self._path):
+            self._add(epoch, offset)
+
+    def assign(self, epoch: int, offset: int) -> None:
+        """Epoch begins at offset; on disk when this returns. Entries that contradict it go."""
+        if self._add(epoch, offset):
+            self.write()
+
+    def note(self, epoch: int, offset: int) -> None:
+        """The same in memory only: for recovery, which finds epochs in batches and writes once at its end."""
+        if epoch > self.latest and self._add(epoch, offset):
+            self.unwritten = True
+
+    def _add(self, epoch: int, offset: int) -> bool:
+        if epoch < 0 or offset < 0:
+            return False
+        if self.entries and epoch == self.latest and offset >= self.entries[-1][1]:
+            return False
+        while self.entries and (self.entries[-1][0] >= epoch or self.entries[-1][1] >= offset):
+            self.entries.pop()
+        self.entries.append((epoch, offset))
+        self.latest = epoch
+        return True
+
+    def write(self) -> None:
+        write_epochs(self._disk, self._path, self.entries)
+        self.unwritten = False
+
+    def truncate_end(self, offset: int) -> None:
+        """Nothing at or above `offset` exists any more."""
+        while self.entries and self.entries[-1][1] >= offset:
+            self.entries.pop()
+            self.unwritten = True
+        self.latest = self.entries[-1][0] if self.entries else UNDEFINED
+
+    def truncate_start(self, offset: int) -> None:
+        """Nothing below `offset` exists any more: the epoch it lies in now begins there."""
+        below = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        if below == 0 or (below == 1 and self.entries[0][1] == offset):
+            return
+        self.entries[:below] = [(self.entries[below - 1][0], offset)]
+        self.unwritten = True
+
+    def clear(self) -> None:
+        self.unwritten = self.unwritten or bool(self.entries)
+        self.entries = []
+        self.latest = UNDEFINED
+
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """(epoch, its end offset) as OffsetForLeaderEpoch answers; (-1, -1) where nothing can be said."""
+        if epoch == UNDEFINED or epoch > self.latest:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end
+        later = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
+        end = self.entries[later][1]
+        return (self.entries[later - 1][0] if later else epoch), end
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The leader epoch in which `offset` was written, or -1."""
+        at = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[at - 1][0] if at else UNDEFINED

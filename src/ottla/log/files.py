@@ -1,0 +1,80 @@
+"""Open files and index bytes of one data directory, both bounded.
+
+A broker may hold far more segments than a process may hold descriptors. Segments open their file when it is needed and the
+least recently used ones are let go: dropping the reference is enough, because a file closes when nobody refers to it, and a
+slice that is still being sent refers to it. "Recently" is a mark set by use and wiped in passing (the clock algorithm), so
+that an append costs one assignment and no bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from ottla.world import Disk, File
+
+FILES_MAX = 4096
+INDEX_BYTES_MAX = 32 << 20
+
+
+class Holder(Protocol):
+    """Whoever keeps an open file: a segment."""
+
+    path: str
+    file: File | None
+    used: bool
+
+
+class OpenFiles:
+    __slots__ = ("_holders", "_index_bytes", "_indexes", "disk", "files_max")
+
+    def __init__(self, disk: Disk, files_max: int = FILES_MAX) -> None:
+        self.disk = disk
+        self.files_max = files_max
+        self._holders: OrderedDict[Holder, None] = OrderedDict()
+        self._indexes: OrderedDict[str, bytes] = OrderedDict()
+        self._index_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def open(self, holder: Holder, create: bool = False) -> File:
+        file = self.disk.open(holder.path + ".log", create=create)
+        holder.file, holder.used = file, True
+        self._holders[holder] = None
+        while len(self._holders) > self.files_max:
+            self._let_one_go()
+        return file
+
+    def _let_one_go(self) -> None:
+        while True:
+            holder, _ = self._holders.popitem(last=False)
+            if not holder.used:
+                holder.file = None
+                return
+            holder.used = False
+            self._holders[holder] = None
+
+    def close(self, holder: Holder) -> None:
+        holder.file = None
+        self._holders.pop(holder, None)
+
+    def index(self, path: str) -> bytes | None:
+        """Index bytes of a closed segment, if they are at hand."""
+        data = self._indexes.get(path)
+        if data is not None:
+            self._indexes.move_to_end(path)
+        return data
+
+    def keep_index(self, path: str, data: bytes) -> None:
+        self.drop_index(path)
+        self._indexes[path] = data
+        self._index_bytes += len(data)
+        while self._index_bytes > INDEX_BYTES_MAX and len(self._indexes) > 1:
+            _, dropped = self._indexes.popitem(last=False)
+            self._index_bytes -= len(dropped)
+
+    def drop_index(self, path: str) -> None:
+        data = self._indexes.pop(path, None)
+        if data is not None:
+            self._index_bytes -= len(data)

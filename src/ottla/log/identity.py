@@ -1,0 +1,136 @@
+"""Who a data directory and the partitions in it belong to: `meta.properties`, `partition.metadata`, the clean-shutdown mark.
+
+`meta.properties` is a Java properties file. Ours is written so that Java reads it, and read as Java would write it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ottla.world import Disk
+
+META_PROPERTIES = "meta.properties"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_MARK = ".kafka_cleanshutdown"
+VERSION = 1
+NO_EPOCH = -1
+
+
+class BadIdentity(ValueError):
+    """A file that should say who we are, and does not."""
+
+
+def uuid_text(value: bytes) -> str:
+    """Kafka's spelling of an id: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def uuid_bytes(text: str) -> bytes:
+    try:
+        value = base64.urlsafe_b64decode(text + "==")
+    except (binascii.Error, ValueError) as error:
+        raise BadIdentity(f"{text!r} is no id") from error
+    if len(value) != 16:
+        raise BadIdentity(f"{text!r} is no id of 16 bytes")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Which node of which cluster this directory serves, and the directory's own id."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """None where no directory was formatted yet."""
+    path = f"{directory}/{META_PROPERTIES}"
+    if not disk.exists(path):
+        return None
+    values = read_properties(disk.read(path).decode("latin-1"))
+    try:
+        if int(values["version"]) != VERSION:
+            raise BadIdentity(f"{path}: version {values['version']} is not {VERSION}")
+        return MetaProperties(values["cluster.id"], int(values["node.id"]), uuid_bytes(values["directory.id"]))
+    except (KeyError, ValueError) as error:
+        raise BadIdentity(f"{path}: {error}") from error
+
+
+def write_meta_properties(disk: Disk, directory: str, meta: MetaProperties, now_ms: int) -> None:
+    date = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
+    values = {
+        "node.id": str(meta.node_id),
+        "directory.id": uuid_text(meta.directory_id),
+        "version": str(VERSION),
+        "cluster.id": meta.cluster_id,
+    }
+    lines = ["#", f"#{date}", *(f"{name}={_escape(value)}" for name, value in values.items())]
+    disk.replace(f"{directory}/{META_PROPERTIES}", "".join(f"{line}\n" for line in lines).encode("latin-1"))
+
+
+def _escape(value: str) -> str:
+    return "".join("\\" + char if char in "\\:=#!" else char for char in value)
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Enough of the Java format for files that Java's Properties.store wrote."""
+    values = {}
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, _, value = stripped.partition("=")
+        values[name.strip()] = _unescape(value.strip())
+    return values
+
+
+def _unescape(value: str) -> str:
+    out, escaped = [], False
+    for char in value:
+        escaped = char == "\\" and not escaped
+        if not escaped:
+            out.append(char)
+    return "".join(out)
+
+
+def read_topic_id(disk: Disk, directory: str) -> bytes | None:
+    """The topic id in `partition.metadata`; None if the file is missing or damaged."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not disk.exists(path):
+        return None
+    values = dict(
+        line.split(": ", 1) for line in disk.read(path).decode("utf-8", "replace").splitlines() if ": " in line
+    )
+    try:
+        return uuid_bytes(values["topic_id"]) if values["version"] == "0" else None
+    except (KeyError, BadIdentity):
+        return None
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
+    disk.replace(f"{directory}/{PARTITION_METADATA}", f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+
+
+def take_clean_mark(disk: Disk, directory: str) -> int | None:
+    """The broker epoch of a clean stop, or None. The mark is gone, for good, when this returns."""
+    path = f"{directory}/{CLEAN_MARK}"
+    if not disk.exists(path):
+        return None
+    epoch = NO_EPOCH
+    with suppress(ValueError, KeyError, TypeError):  # older releases leave an empty file
+        epoch = int(json.loads(disk.read(path))["brokerEpoch"])
+    disk.remove(path)
+    disk.sync_directory(directory)
+    return epoch
+
+
+def write_clean_mark(disk: Disk, directory: str, broker_epoch: int) -> None:
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    disk.replace(f"{directory}/{CLEAN_MARK}", text.encode())

@@ -1,0 +1,224 @@
+"""Finding bytes to send: slices of whole batches, by index and file position, never by reading records.
+
+`locate` answers at once from what is in memory, plus at most a few small reads of headers. Whether the bytes it found may
+be sent is another question: a slice is `verified` when its CRCs were checked since this process opened the segment. If
+not, `verify` reads it off the loop and checks it batch by batch. A batch that fails is CORRUPT_MESSAGE when it is the one
+asked for, and otherwise the end of the slice; nothing is cut off or repaired here, and what lies behind it can be asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.log import aborted
+from ottla.log import index as rows
+from ottla.log.scanning import sound_batches
+from ottla.log.segment import BASE, DELTA, EPOCH, LENGTH, MAX_TIME, UNKNOWN, Segment, corrupt
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import PREFIX_BYTES, crc_ok, iterate
+from ottla.world import File, Slice
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+
+class Located:
+    """Whole batches that lie together in one segment. `slice` is None where there is nothing to send."""
+
+    __slots__ = ("offset", "position", "segment", "size", "slice", "verified")
+
+    def __init__(self, offset: int, segment: Segment, position: int, size: int) -> None:
+        self.offset = offset
+        self.segment = segment
+        self.position = position
+        self.size = size
+        self.slice: Slice | None = None
+        self.verified = True
+        if size:
+            self.slice = Slice(segment.file or segment.open(), position, size)
+            segment.used = True
+            self.verified = position >= segment.trusted_from or segment.is_checked(position, position + size)
+
+
+class Found(NamedTuple):
+    """A record found by its timestamp."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
+    """Batches from the one that holds `offset` on, below offset `bound`, in at most `bytes_max` bytes.
+
+    With `whole_first` the first batch is given even if it alone is larger.
+    """
+    end = log.end_offset
+    if not log.start_offset <= offset <= end:
+        raise KafkaError(
+            Error.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {log.start_offset} to {end} of {log.name}"
+        )
+    segment = log.active
+    if offset >= bound:
+        return Located(offset, segment, 0, 0)
+    after, number = end, len(log.segments) - 1
+    if offset < segment.base:
+        number = log.segment_number(offset)
+        segment, after = log.segments[number], log.segments[number + 1].base
+    start = segment.position_of(offset)
+    while start >= segment.size and number + 1 < len(log.segments):  # a hole between two segments, left by compaction
+        number += 1
+        segment, start = log.segments[number], 0
+        after = log.segments[number + 1].base if number + 1 < len(log.segments) else end
+    limit = segment.size if bound >= after else segment.position_of(bound)
+    if limit <= start:
+        return Located(offset, segment, start, 0)
+    stop = segment.cut(start, bytes_max, limit)
+    if stop <= start:
+        stop = start + (segment.batch_size(start) if whole_first else 0)
+    return Located(offset, segment, start, stop - start)
+
+
+async def read(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
+    if offset < log.active.base and log.start_offset <= offset:
+        segment = log.segments[log.segment_number(offset)]
+        if not segment.is_warm:
+            await log.disk.away(segment.read_index)
+    located = locate(log, offset, bytes_max, bound, whole_first)
+    return located if located.verified else await verify(log, located)
+
+
+async def verify(log: Log, located: Located) -> Located:
+    """The same slice with its CRCs checked, cut before the first bad batch. CORRUPT_MESSAGE if that is the first one."""
+    if located.verified or located.slice is None:
+        return located
+    segment, start = located.segment, located.position
+    end = start + located.size
+    good = await log.disk.away(_good_until, located.slice.file, start, end, located.offset)
+    if good < end:
+        log.note_corrupt(segment.base, good)
+        if good == start:
+            raise corrupt(segment, start)
+    segment.mark_checked(start, good)
+    return Located(located.offset, segment, start, good - start)
+
+
+def _good_until(file: File, start: int, end: int, offset: int) -> int:
+    """Where the first bad batch begins, or `end`.
+
+    Offsets lie outside the CRC. So where two batches overlap, the one that does not continue what came before is bad too,
+    and so is a first batch that ends before the offset it was found by.
+    """
+    good, before, previous, previous_base, previous_last = start, -1, start, -1, -1
+    for position, fields, batch in sound_batches(file, start, end):
+        base, last = fields[BASE], fields[BASE] + fields[DELTA]
+        if position == start and last < offset:
+            return start
+        if position > start and base <= previous_last:
+            continues = previous_base == before + 1 if previous > start else previous_base <= offset
+            return position if continues else previous
+        before, previous, previous_base, previous_last = previous_last, position, base, last
+        good = position + len(batch)
+    return good
+
+
+def bytes_from(log: Log, offset: int, bound: int) -> int:
+    """How many bytes lie between two offsets, by file position, without reading records."""
+    if offset >= bound:
+        return 0
+    offset, bound = max(offset, log.start_offset), min(bound, log.end_offset)
+    first, last = log.segment_number(offset), log.segment_number(bound)
+    segments = log.segments
+    end = segments[last].size if bound == log.end_offset else segments[last].position_of(bound)
+    if first == last:
+        return end - segments[first].position_of(offset)
+    between = sum(segment.size for segment in segments[first + 1 : last])
+    return segments[first].size - segments[first].position_of(offset) + between + end
+
+
+# -- transactions
+
+
+def aborted_transactions(log: Log, first: int, end: int) -> list[aborted.AbortedTransaction]:
+    """Aborted transactions that overlap the offsets from `first` to before `end`, by first offset."""
+    found: list[aborted.AbortedTransaction] = []
+    if not log.with_aborted:
+        return found
+    for segment in log.segments[log.segment_number(first) :]:
+        if segment.base not in log.with_aborted:
+            continue
+        for row in aborted.unpack(log.disk.read(segment.path + ".txnindex")):
+            if row.last_offset >= first and row.first_offset < end:
+                found.append(row)
+            if row.last_stable_offset >= end:
+                return sorted(found, key=lambda row: row.first_offset)
+    return sorted(found, key=lambda row: row.first_offset)
+
+
+def upper_bound(log: Log, located: Located) -> int:
+    """An offset at or above everything in the slice: what the index says of the place where it ends."""
+    segment = located.segment
+    end = located.position + located.size
+    if segment is log.active and end == segment.size:
+        return log.end_offset
+    index = segment.read_index()
+    slot = rows.slot_after_position(index, end - 1)
+    if slot < len(index) // rows.OFFSET_BYTES:
+        return segment.base + rows.offset_entry(index, slot)[0]
+    number = log.segment_number(segment.base) + 1
+    return log.segments[number].base if number < len(log.segments) else log.end_offset
+
+
+# -- timestamps
+
+
+async def offset_for_timestamp(log: Log, timestamp: int) -> Found | None:
+    """The first record at or after `timestamp`."""
+    for segment in list(log.segments):
+        if segment.max_timestamp == UNKNOWN:
+            await log.disk.away(segment.load_max_timestamp)
+        if segment.max_timestamp >= timestamp:
+            return await log.disk.away(_find_in_segment, log, segment, timestamp)
+    return None
+
+
+def _find_in_segment(log: Log, segment: Segment, timestamp: int) -> Found | None:
+    entry = rows.last_time_before(segment.read_times(), timestamp)
+    from_offset = max(log.start_offset, segment.base + entry[1] if entry else segment.base)
+    position = rows.position_before_offset(segment.read_index(), from_offset - segment.base)
+    for at, fields in segment.headers(position):
+        if fields[MAX_TIME] < timestamp or fields[BASE] + fields[DELTA] < log.start_offset:
+            continue
+        for record in iterate(_whole_batch(segment, at, fields), inflated_max=log.settings.inflated_max):
+            if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                return Found(record.timestamp, record.offset, fields[EPOCH])
+    return None
+
+
+async def max_timestamp(log: Log) -> Found | None:
+    """The first record that has the largest timestamp of all."""
+    for segment in list(log.segments):
+        if segment.max_timestamp == UNKNOWN:
+            await log.disk.away(segment.load_max_timestamp)
+    segment = max(log.segments, key=lambda segment: segment.max_timestamp)
+    if segment.max_timestamp < 0:
+        return None
+    return await log.disk.away(_find_largest, log, segment)
+
+
+def _find_largest(log: Log, segment: Segment) -> Found | None:
+    largest, relative = segment.max_timestamp, segment.max_timestamp_offset - segment.base
+    for at, fields in segment.headers(rows.position_before_offset(segment.read_index(), relative)):
+        if fields[MAX_TIME] == largest:
+            for record in iterate(_whole_batch(segment, at, fields), inflated_max=log.settings.inflated_max):
+                if record.timestamp == largest:
+                    return Found(largest, record.offset, fields[EPOCH])
+    return None
+
+
+def _whole_batch(segment: Segment, position: int, fields: tuple[int, ...]) -> bytes:
+    size = fields[LENGTH] + PREFIX_BYTES
+    data = segment.open().read_at(position, size)
+    if len(data) != size or not crc_ok(data, 0, size):
+        raise corrupt(segment, position)
+    return data

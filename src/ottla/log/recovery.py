@@ -1,0 +1,379 @@
+"""Opening a log: after a clean stop by looking at its tail, after a crash by scanning what was not synced.
+
+Below the recovery point everything was synced and is believed. Segments from the one that holds the recovery point on are
+scanned batch by batch with their CRCs. The first batch that is not right ends the log: the segment is cut there, later
+segments go. Indexes, transaction indexes, leader epochs and producers are built again from the same scan. A log whose
+recovery point is its end, with settled indexes and a snapshot there, needs no scan at all, also after a crash.
+
+Files of interrupted work are dealt with first, by Kafka's rules: `.deleted` and `.cleaned` go; a `.swap` at or above the
+smallest `.cleaned` goes, because its compaction was not complete; other `.swap` files replace the segments they span.
+
+What recovery removes or cuts is synced before it is over. Otherwise the next crash could bring back old files beside new
+records that contradict them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.log import aborted
+from ottla.log.producers import BadSnapshot
+from ottla.log.scanning import sound_batches
+from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
+from ottla.wire.errors import KafkaError
+from ottla.wire.records import CONTROL_BIT, Batch
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+RELATIVE_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What opening a log took."""
+
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    segments_removed: int = 0
+    indexes_rebuilt: int = 0
+    snapshots_removed: int = 0
+
+    @property
+    def repaired(self) -> bool:
+        return bool(self.truncated_bytes or self.segments_removed or self.indexes_rebuilt)
+
+
+def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Report:
+    report = Report()
+    names = _tidy(log)
+    log.epochs.load()
+    log.start_offset = start_offset
+    log.snapshots = sorted(int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit())
+    segments = _segments(log, names)
+    if not segments:
+        segments = [_begin(log, start_offset)]
+    end = _tail(log, segments[-1], names)
+    settled = end is not None and end == recovery_point and (end in log.snapshots or end <= start_offset)
+    scan = end is None or not (clean or settled)
+    if end is None or scan:
+        clean = False
+        end = _recover(log, segments, recovery_point, report)
+    else:
+        _rebuild_missing(log, segments, names, report)
+    if (
+        end < log.start_offset
+    ):  # files were taken away under us: begin anew where the records end that anybody may have seen
+        report.segments_removed += len(segments)
+        _remove(log, segments)
+        log.epochs.clear()
+        log.producers.clear()
+        segments, end = [_begin(log, log.start_offset)], log.start_offset
+    log.start_offset = max(log.start_offset, segments[0].base)
+    log.end_offset = end
+    log.synced_end = log.recovery_point = end if clean or settled else min(recovery_point, end)
+    _keep_snapshots(log, segments, end, report)
+    log.adopt(segments)
+    _trim_epochs(log)
+    if not scan and (log.snapshots or not clean):  # after a clean stop without snapshots there is nothing to look for
+        rebuild_producers(log)
+    log.fresh = not (clean or settled)
+    return report
+
+
+def _trim_epochs(log: Log) -> None:
+    log.epochs.truncate_end(log.end_offset)
+    log.epochs.truncate_start(log.start_offset)
+    if log.epochs.unwritten:
+        log.epochs.write()
+
+
+# -- files
+
+
+def _tidy(log: Log) -> list[str]:
+    """Finish or undo interrupted deletions and compactions; the names that remain."""
+    disk, directory = log.disk, log.directory
+    names = disk.names(directory)
+    odd = [name for name in names if name.endswith((".deleted", ".cleaned", ".swap", ".tmp"))]
+    if not odd:
+        return names
+    cleaned = [int(name[:20]) for name in odd if name.endswith(".cleaned")]
+    smallest = min(cleaned, default=2**63)
+    swaps = []
+    for name in odd:
+        if name.endswith(".swap") and int(name[:20]) < smallest:
+            swaps.append(name)
+        elif not name.endswith(".checkpoint.deleted"):  # those belong to the metadata log's snapshots
+            disk.remove(f"{directory}/{name}")
+    if swaps:
+        _finish_swap(log, swaps)
+    disk.sync_directory(directory)
+    return disk.names(directory)
+
+
+def _finish_swap(log: Log, swaps: list[str]) -> None:
+    """A compaction had chosen its new segments: remove the old ones they span, then give them their names."""
+    disk, directory = log.disk, log.directory
+    low, high = 2**63, -1
+    for name in swaps:
+        if name.endswith(".log.swap"):
+            base = int(name[:20])
+            end = base
+            for _, fields, _ in sound_batches(file := disk.open(f"{directory}/{name}"), 0, file.size()):
+                end = fields[BASE] + fields[DELTA] + 1
+            low, high = min(low, base), max(high, end)
+    for name in disk.names(directory):
+        if not name.endswith(".swap") and name[:20].isdigit() and low <= int(name[:20]) < high:
+            disk.remove(f"{directory}/{name}")
+    for name in swaps:
+        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix('.swap')}")
+
+
+def _segments(log: Log, names: list[str]) -> list[Segment]:
+    bases = {name[:20] for name in names if name.endswith(".log")}
+    for name in names:
+        if name.endswith((".index", ".timeindex", ".txnindex")) and name[:20] not in bases:
+            log.disk.remove(f"{log.directory}/{name}")
+    log.with_aborted = {int(name[:20]) for name in names if name.endswith(".txnindex") and name[:20] in bases}
+    sizes = ((int(base), log.disk.size(f"{log.directory}/{base}.log")) for base in sorted(bases))
+    return [Segment(log.files, log.directory, base, size) for base, size in sizes]
+
+
+def _begin(log: Log, offset: int) -> Segment:
+    segment = Segment(log.files, log.directory, offset, 0)
+    segment.begin(log.now_ms())
+    return segment
+
+
+def _remove(log: Log, segments: list[Segment]) -> None:
+    for segment in segments:
+        log.files.close(segment)
+        log.files.drop_index(segment.path + ".index")
+        log.with_aborted.discard(segment.base)
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            if log.disk.exists(segment.path + suffix):
+                log.disk.remove(segment.path + suffix)
+    log.disk.sync_directory(log.directory)
+
+
+def _tail(log: Log, segment: Segment, names: list[str]) -> int | None:
+    """The log end by the last segment's tail, or None if its index or its last headers cannot be believed."""
+    if f"{segment.base:020d}.index" not in names and segment.size:
+        return None
+    try:
+        return segment.end_from_tail()
+    except KafkaError:
+        return None
+
+
+def _rebuild_missing(log: Log, segments: list[Segment], names: list[str], report: Report) -> None:
+    """An index file that is not there is built again, also below the recovery point."""
+    have = set(names)
+    for segment in segments:
+        if segment.size and not {f"{segment.base:020d}.index", f"{segment.base:020d}.timeindex"} <= have:
+            _scan(log, segment, report, with_producers=False)
+            segment.retire()
+
+
+# -- scanning
+
+
+def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Report) -> int:
+    """Scan from the segment that holds the recovery point on; the log end."""
+    first = 0
+    while first + 1 < len(segments) and segments[first + 1].base <= recovery_point:
+        first += 1
+    _rebuild_missing(log, segments[:first], log.disk.names(log.directory), report)
+    log.segments = segments[:first]
+    log.end_offset = end = segments[first].base
+    log.drop_snapshots(lambda offset: offset <= end)
+    rebuild_producers(log)
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if number > first and _breaks(log, segment, end):
+            _drop_from(log, segments, number, report)
+            break
+        log.write_snapshot(segment.base)
+        end, was_cut = _scan(log, segment, report)
+        if was_cut:
+            _drop_from(log, segments, number + 1, report)
+            break
+        if number + 1 < len(segments):
+            segment.retire()
+    return end
+
+
+def _breaks(log: Log, segment: Segment, end: int) -> bool:
+    """Whether a segment does not continue the log: it overlaps, or records before it are missing (compaction may do that)."""
+    return segment.base < end or (segment.base > end and not log.settings.compacts)
+
+
+def _drop_from(log: Log, segments: list[Segment], number: int, report: Report) -> None:
+    doomed = segments[number:]
+    if doomed:
+        report.segments_removed += len(doomed)
+        _remove(log, doomed)
+        del segments[number:]
+
+
+def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = True) -> tuple[int, bool]:
+    """Walk all batches of a segment and rebuild all that derives from them: (end offset, whether it had to be cut)."""
+    index_before, times_before = segment.read_index(), segment.read_times()
+    aborted_before = log.disk.read(segment.path + ".txnindex") if segment.base in log.with_aborted else b""
+    file, size = segment.open(), segment.size
+    segment.size = segment.indexed_at = 0
+    segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.base
+    segment.index, segment.times = bytearray(), bytearray()
+    interval, end, rows = log.settings.index_interval_bytes, segment.base, b""
+    for _, fields, batch in sound_batches(file, 0, size):
+        last = fields[BASE] + fields[DELTA]
+        if fields[BASE] < end or not 0 <= last - segment.base <= RELATIVE_MAX:
+            break
+        segment.add(last, len(batch), fields[MAX_TIME], interval)
+        end = last + 1
+        if fields[EPOCH] > log.epochs.latest:
+            log.epochs.note(fields[EPOCH], fields[BASE])
+        if with_producers and fields[PRODUCER] >= 0:
+            rows += _replay(log, fields, batch)
+    segment.index_time()
+    report.scanned_bytes += size
+    report.truncated_bytes += size - segment.size
+    if segment.size < size:
+        file.truncate(segment.size)
+        file.sync()
+    if segment.index != index_before or segment.times != times_before:
+        report.indexes_rebuilt += 1
+    segment.index_settled = segment.times_settled = 0
+    segment.settle()
+    if with_producers and rows != aborted_before:
+        _write_aborted(log, segment, rows)
+    segment.trusted_from, segment.checked = 0, None
+    log.end_offset = end
+    _prepare_active(segment, log.now_ms())
+    return end, segment.size < size
+
+
+def _prepare_active(segment: Segment, now_ms: int) -> None:
+    """What `activate` would do, with the indexes that the scan has just built."""
+    index, times = segment.index, segment.times
+    segment.activate(now_ms)
+    segment.index, segment.times = index, times
+
+
+def _replay(log: Log, fields: tuple[int, ...], batch: memoryview) -> bytes:
+    """Apply one batch to the producers; rows for the transaction index, if it ends aborted transactions."""
+    head = Batch._make(fields)
+    try:
+        entry, completed = log.replay_producer(head, batch)
+    except KafkaError:
+        return b""  # a control batch whose CRC is right and whose record is nonsense
+    if entry is not None:
+        log.producers.stage(head.producer_id, entry, completed)
+    rows = aborted.pack(log.producers.aborted_rows()) if completed else b""
+    log.producers.merge()
+    return rows
+
+
+def _write_aborted(log: Log, segment: Segment, rows: bytes) -> None:
+    path = segment.path + ".txnindex"
+    if not rows:
+        log.with_aborted.discard(segment.base)
+        log.disk.remove(path)
+        return
+    log.with_aborted.add(segment.base)
+    file = log.disk.open(path, create=True)
+    file.write_at(0, [rows])
+    file.truncate(len(rows))
+
+
+# -- producers
+
+
+def _keep_snapshots(log: Log, segments: list[Segment], end: int, report: Report) -> None:
+    """Those at segment bases, and the largest one above the last base; none beyond the log end."""
+    bases = {segment.base for segment in segments}
+    above = max((offset for offset in log.snapshots if segments[-1].base < offset <= end), default=-1)
+    before = len(log.snapshots)
+    log.drop_snapshots(lambda offset: offset <= end and (offset in bases or offset == above))
+    if len(log.snapshots) < before:
+        report.snapshots_removed += before - len(log.snapshots)
+        log.disk.sync_directory(log.directory)
+
+
+def rebuild_producers(log: Log) -> None:
+    """Producers as of the log end: the newest sound snapshot, then the batches after it."""
+    producers = log.producers
+    producers.clear()
+    since = _load_snapshot(log)
+    if since >= log.end_offset:
+        return
+    for segment in log.segments:
+        if segment.base >= log.end_offset:
+            break
+        number = log.segment_number(segment.base)
+        after = log.segments[number + 1].base if number + 1 < len(log.segments) else log.end_offset
+        if after <= since or not segment.size:
+            continue
+        _replay_segment(log, segment, max(since, segment.base))
+
+
+def _load_snapshot(log: Log) -> int:
+    """Load the newest snapshot that is whole and lies within the log; bad ones are deleted. Offset, or the log's first."""
+    while log.snapshots:
+        offset = log.snapshots[-1]
+        if offset <= log.end_offset:
+            try:
+                data = log.disk.read(log.snapshot_path(offset))
+                log.producers.load(data, log.now_ms(), log.settings.producer_id_expiration_ms)
+                return offset
+            except (BadSnapshot, FileNotFoundError):
+                pass
+        log.drop_snapshots(lambda kept, bad=offset: kept != bad)  # type: ignore[misc]
+    return log.segments[0].base if log.segments else log.end_offset
+
+
+def _replay_segment(log: Log, segment: Segment, since: int) -> None:
+    try:
+        for position, fields in segment.headers(segment.position_of(since)):
+            if fields[BASE] >= log.end_offset:
+                return
+            if fields[PRODUCER] >= 0 and fields[BASE] >= since:
+                size = fields[1] + 12 if fields[ATTRIBUTES] & CONTROL_BIT else 0
+                _replay(log, fields, memoryview(segment.open().read_at(position, size)) if size else memoryview(b""))
+    except KafkaError:
+        return  # a damaged batch below the recovery point hides what comes after it in this segment; readers will be told
+
+
+# -- closing
+
+
+def close(log: Log) -> None:
+    """What a clean stop leaves: everything written, trimmed and synced, and a snapshot at the log end."""
+    log.publish()
+    active = log.active
+    if log.failed is None:
+        active.index_time()
+        if not log.is_settled:
+            _close_synced(log)
+    for segment in log.segments:
+        log.files.close(segment)
+        log.files.drop_index(segment.path + ".index")
+
+
+def _close_synced(log: Log) -> None:
+    log.write_out()
+    bases = {segment.base for segment in log.segments}
+    log.drop_snapshots(lambda offset: offset in bases or offset == log.end_offset)
+    for segment in log.segments[log.segment_number(log.synced_end) :]:
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            path = segment.path + suffix
+            if suffix != ".txnindex" or segment.base in log.with_aborted:
+                log.disk.open(path).sync()
+    for offset in log.snapshots:
+        if offset > log.synced_end or offset == log.end_offset:
+            log.disk.open(log.snapshot_path(offset)).sync()
+    log.disk.sync_directory(log.directory)
+    log.synced_end = log.recovery_point = log.end_offset
+    log.fresh = False

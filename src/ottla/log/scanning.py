@@ -1,0 +1,46 @@
+"""Walking a file of batches with every CRC checked: for recovery, and before cold bytes are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from ottla.wire.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
+from ottla.world import File
+
+CHUNK_BYTES = 4 << 20
+
+_unpack = HEADER.unpack_from
+
+
+def sound_batches(file: File, position: int, end: int) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
+    """(position, header fields, the batch) up to `end`, or up to the first thing that is no batch with a right CRC."""
+    while position < end:
+        chunk = memoryview(file.read_at(position, min(CHUNK_BYTES, end - position)))
+        at, size, length = 0, 0, len(chunk)
+        while length - at >= HEADER_BYTES:
+            fields = _unpack(chunk, at)
+            size = fields[1] + PREFIX_BYTES
+            if fields[3] != MAGIC or size < HEADER_BYTES or position + at + size > end:
+                return
+            if at + size > length:
+                break
+            if crc32c(chunk[at + CRC_FROM : at + size]) != fields[4]:
+                return
+            yield position + at, fields, chunk[at : at + size]
+            at += size
+        if at == 0:
+            if length < HEADER_BYTES or length >= min(size, end - position):
+                return
+            yield from _one_large(file, position, size)
+            at = size
+        position += at
+
+
+def _one_large(file: File, position: int, size: int) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
+    """A batch that is larger than a chunk."""
+    batch = memoryview(file.read_at(position, size))
+    fields = _unpack(batch)
+    if len(batch) == size and crc32c(batch[CRC_FROM:]) == fields[4]:
+        yield position, fields, batch

@@ -1,0 +1,377 @@
+"""One file of batches with its sparse offset and time index.
+
+A segment is named by its base offset and holds batches back to back. The active segment keeps its indexes in memory and
+writes them out when it is rolled, settled or closed; after a crash they are built again from the batches. A closed segment
+keeps nothing but its size: its index is read when somebody asks, and may be forgotten again.
+
+Positions are found by binary search in the index and a walk over headers from there, which reads about
+`index.interval.bytes`. The newest batch boundaries of the active segment are remembered, so that readers at the tail, which
+are most readers, find their place without touching the file.
+
+Nothing is sent that was not checked: bytes this process appended or scanned in recovery are known to be right
+(`trusted_from` to the end), other ranges are added to `checked` when somebody has verified their CRCs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from struct import error as StructError
+
+from ottla.log import index as rows
+from ottla.log.files import OpenFiles
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
+from ottla.world import File
+
+SCAN_BYTES = 8192
+RECENT_MAX = 64
+UNKNOWN = -2
+NO_TIMESTAMP = -1
+
+_unpack = HEADER.unpack_from
+# Fields of an unpacked header.
+(
+    BASE,
+    LENGTH,
+    EPOCH,
+    MAGIC_AT,
+    CRC,
+    ATTRIBUTES,
+    DELTA,
+    BASE_TIME,
+    MAX_TIME,
+    PRODUCER,
+    PRODUCER_EPOCH,
+    SEQUENCE,
+    COUNT,
+) = range(13)
+
+
+def stem(directory: str, base: int) -> str:
+    return f"{directory}/{base:020d}"
+
+
+class Segment:
+    __slots__ = (
+        "_files",
+        "base",
+        "checked",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "index",
+        "index_settled",
+        "indexed_at",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "recent_lasts",
+        "recent_positions",
+        "repaired",
+        "size",
+        "times",
+        "times_settled",
+        "torn",
+        "trusted_from",
+        "used",
+    )
+
+    def __init__(self, files: OpenFiles, directory: str, base: int, size: int) -> None:
+        self._files = files
+        self.base = base
+        self.path = stem(directory, base)
+        self.size = size
+        self.file: File | None = None
+        self.used = False
+        self.index: bytearray | None = None
+        self.times: bytearray | None = None
+        self.index_settled = self.times_settled = 0
+        self.indexed_at = 0
+        self.max_timestamp = UNKNOWN
+        self.max_timestamp_offset = base
+        self.first_timestamp = UNKNOWN
+        self.created_ms = 0
+        self.trusted_from = size
+        self.checked: list[tuple[int, int]] | None = None
+        self.torn = self.repaired = False
+        self.recent_lasts: array[int] | None = None
+        self.recent_positions: array[int] | None = None
+
+    def open(self) -> File:
+        self.used = True
+        return self.file or self._files.open(self)
+
+    # -- being the active one
+
+    def begin(self, now_ms: int) -> None:
+        """A fresh segment: its three files, empty."""
+        for suffix in (".index", ".timeindex"):
+            self._files.disk.open(self.path + suffix, create=True).truncate(0)
+        self._files.open(self, create=True).truncate(0)
+        self.index, self.times = bytearray(), bytearray()
+        self.recent_lasts, self.recent_positions = array("q"), array("q")
+        self.max_timestamp = NO_TIMESTAMP
+        self.created_ms = now_ms
+        self.trusted_from = 0
+
+    def activate(self, now_ms: int) -> None:
+        """An existing segment that takes appends again."""
+        self.index, self.times = bytearray(self.read_index()), bytearray(self.read_times())
+        self.index_settled, self.times_settled = len(self.index), len(self.times)
+        self.recent_lasts, self.recent_positions = array("q"), array("q")
+        self.indexed_at = rows.offset_entry(self.index, -1 + len(self.index) // 8)[1] if self.index else 0
+        self.load_max_timestamp()
+        self.created_ms = now_ms
+        self._files.drop_index(self.path + ".index")
+
+    def add(self, last_offset: int, size: int, max_timestamp: int, interval: int) -> None:
+        """Account for one batch that lies at the end of the file."""
+        position = self.size
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
+        if position - self.indexed_at > interval:
+            self.index_batch(last_offset, position)
+        self.size = position + size
+
+    def index_batch(self, last_offset: int, position: int) -> None:
+        assert self.index is not None
+        self.index += rows.OFFSET_ENTRY.pack(last_offset - self.base, position)
+        self.indexed_at = position
+        self.index_time()
+
+    def index_time(self) -> None:
+        """The largest timestamp so far, if it rose since the last entry."""
+        times = self.times
+        assert times is not None
+        last = rows.time_entry(times, -1 + len(times) // 12)[0] if times else NO_TIMESTAMP
+        if self.max_timestamp > last:
+            times += rows.TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
+
+    def is_full(self, index_bytes: int) -> bool:
+        """No room in an index for another entry (one slot of the time index is kept for the last entry)."""
+        assert self.index is not None and self.times is not None
+        return len(self.index) // 8 >= index_bytes // 8 or len(self.times) // 12 >= index_bytes // 12 - 1
+
+    def settle(self) -> None:
+        """Write out what the index files lack, and cut them to their entries."""
+        if self.index is not None and self.times is not None:
+            self._write_out(".index", self.index, self.index_settled)
+            self._write_out(".timeindex", self.times, self.times_settled)
+            self.index_settled, self.times_settled = len(self.index), len(self.times)
+
+    def _write_out(self, suffix: str, data: bytearray, settled: int) -> None:
+        file = self._files.disk.open(self.path + suffix, create=True)
+        if len(data) > settled:
+            file.write_at(settled, [memoryview(data)[settled:].tobytes()])
+        if file.size() != len(data):
+            file.truncate(len(data))
+
+    def retire(self) -> None:
+        """No more appends: add the last time entry, write the indexes, forget what only the active segment needs."""
+        self.index_time()
+        self.settle()
+        if self.index:
+            self._files.keep_index(self.path + ".index", bytes(self.index))
+        self.index = self.times = self.recent_lasts = self.recent_positions = None
+
+    # -- indexes
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a position can be found without reading an index file."""
+        return self.index is not None or self.size <= SCAN_BYTES or self._files.index(self.path + ".index") is not None
+
+    def read_index(self) -> bytes | bytearray:
+        if self.index is not None:
+            return self.index
+        path = self.path + ".index"
+        data = self._files.index(path)
+        if data is None:
+            data = rows.sound_offsets(self._read(path), self.size)
+            self._files.keep_index(path, data)
+        return data
+
+    def read_times(self) -> bytes | bytearray:
+        return self.times if self.times is not None else rows.sound_times(self._read(self.path + ".timeindex"))
+
+    def _read(self, path: str) -> bytes:
+        disk = self._files.disk
+        return disk.read(path) if disk.exists(path) else b""
+
+    def load_max_timestamp(self) -> int:
+        """The largest record timestamp, which for a closed segment is the last time entry."""
+        if self.max_timestamp == UNKNOWN:
+            times = self.read_times()
+            if times:
+                self.max_timestamp, relative = rows.time_entry(times, -1 + len(times) // 12)
+                self.max_timestamp_offset = self.base + relative
+            else:
+                self.max_timestamp = NO_TIMESTAMP
+        return self.max_timestamp
+
+    def load_first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, which decides when the segment is old enough to roll."""
+        if self.first_timestamp == UNKNOWN:
+            if not self.size:
+                return UNKNOWN
+            self.first_timestamp = next((fields[MAX_TIME] for _, fields in self.headers(0)), NO_TIMESTAMP)
+        return self.first_timestamp
+
+    # -- finding
+
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(position, header fields) of each batch from a batch boundary on. CORRUPT_MESSAGE where no batch can be."""
+        file, chunk, start = self.open(), b"", position
+        end = self.size if end is None else end
+        while position < end:
+            at = position - start
+            if at + HEADER_BYTES > len(chunk):
+                chunk = file.read_at(position, min(SCAN_BYTES, self.size - position))
+                start, at = position, 0
+            if at + HEADER_BYTES > len(chunk):
+                raise corrupt(self, position)
+            fields = _unpack(chunk, at)
+            size = fields[LENGTH] + PREFIX_BYTES
+            if fields[MAGIC_AT] != MAGIC or size < HEADER_BYTES or position + size > self.size:
+                raise corrupt(self, position)
+            yield position, fields
+            position += size
+
+    def position_of(self, offset: int) -> int:
+        """Where the first batch begins whose last offset is at or above `offset`; the segment's size if there is none."""
+        lasts = self.recent_lasts
+        if lasts and offset > lasts[0]:
+            at = bisect_left(lasts, offset)
+            assert self.recent_positions is not None
+            return self.recent_positions[at] if at < len(lasts) else self.size
+        if offset <= self.base:
+            return 0
+        try:
+            return self._walk_to(offset)
+        except KafkaError:
+            # A batch on the way is damaged, or the index is. The next indexed batch is another way in.
+            if self.repair_index():
+                return self._walk_to(offset)
+            return self._walk_to(offset, skip=1)
+
+    def _walk_to(self, offset: int, skip: int = 0) -> int:
+        """Walk headers from an indexed batch on. Offsets lie outside the CRC, so they are held against their neighbours."""
+        index = self.read_index()
+        slot = rows.slots_up_to_offset(index, offset - self.base) + skip
+        position, last_known = 0, None
+        if slot:
+            if slot > len(index) // rows.OFFSET_BYTES:
+                raise corrupt(self, self.size)
+            relative, position = rows.offset_entry(index, slot - 1)
+            last_known = self.base + relative
+        if skip:
+            return self._indexed_batch_with(offset, position, last_known)
+        expected = self.base
+        walk = self.headers(position)
+        found = next(walk, None)
+        while found is not None:
+            position, fields = found
+            base, last = fields[BASE], fields[BASE] + fields[DELTA]
+            if last_known is not None:
+                if last != last_known:
+                    raise corrupt(self, position)
+                expected, last_known = base, None
+            found = next(walk, None)
+            if base < expected or (base > expected and found is not None and found[1][BASE] <= last):
+                last = expected + fields[DELTA]  # this header lies about its offset: verification will say so
+            if last >= offset:
+                return position
+            expected = last + 1
+        return self.size
+
+    def _indexed_batch_with(self, offset: int, position: int, last: int | None) -> int:
+        """The batch at an index entry, if it holds `offset`; what lies between it and a damaged one before cannot be found."""
+        for at, fields in self.headers(position):
+            if fields[BASE] + fields[DELTA] == last and fields[BASE] <= offset:
+                return at
+            break
+        raise corrupt(self, position)
+
+    def repair_index(self) -> bool:
+        """Build the offset index anew by walking all headers, if that works and gives another one. Once per segment."""
+        if self.index is not None or self.repaired:
+            return False
+        self.repaired = True
+        fresh, indexed_at = bytearray(), 0
+        try:
+            for position, fields in self.headers(0):
+                if position - indexed_at > SCAN_BYTES // 2:
+                    fresh += rows.OFFSET_ENTRY.pack(fields[BASE] + fields[DELTA] - self.base, position)
+                    indexed_at = position
+        except (KafkaError, StructError):
+            return False
+        if fresh == self.read_index():
+            return False
+        self._write_out(".index", fresh, 0)
+        self._files.keep_index(self.path + ".index", bytes(fresh))
+        return True
+
+    def cut(self, start: int, bytes_max: int, limit: int) -> int:
+        """The end of the whole batches from `start` that fit into `bytes_max` and end by `limit`; maybe `start` itself."""
+        want = start + bytes_max
+        if want >= limit:
+            return limit
+        positions = self.recent_positions
+        if positions and want >= positions[0]:
+            boundary = positions[bisect_right(positions, want) - 1]
+            if boundary > start:
+                return boundary
+        boundary = rows.boundary_before(self.read_index(), want)
+        if boundary > start and (want - boundary) * 2 <= bytes_max:
+            return boundary
+        boundary = max(boundary, start)
+        for position, fields in self.headers(boundary, limit):
+            boundary = position
+            if position + fields[LENGTH] + PREFIX_BYTES > want:
+                return position
+        return limit
+
+    def batch_size(self, position: int) -> int:
+        positions = self.recent_positions
+        if positions and position >= positions[0]:
+            after = bisect_right(positions, position)
+            return (positions[after] if after < len(positions) else self.size) - position
+        for _, fields in self.headers(position):
+            return fields[LENGTH] + PREFIX_BYTES
+        return 0
+
+    def end_from_tail(self) -> int:
+        """The offset after the last batch, by index and a walk over the last headers; KafkaError if they do not add up."""
+        index = self.read_index()
+        start = rows.offset_entry(index, -1 + len(index) // 8)[1] if index else 0
+        end = self.base
+        for _, fields in self.headers(start):
+            end = fields[BASE] + fields[DELTA] + 1
+        return end
+
+    # -- what was verified
+
+    def is_checked(self, start: int, end: int) -> bool:
+        if start >= self.trusted_from:
+            return True
+        return any(low <= start and end <= high for low, high in self.checked or ())
+
+    def mark_checked(self, start: int, end: int) -> None:
+        """Remember a verified range, joined with the ranges it touches."""
+        apart = []
+        for low, high in self.checked or ():
+            if high < start or low > end:
+                apart.append((low, high))
+            else:
+                start, end = min(low, start), max(high, end)
+        if end >= self.trusted_from:
+            self.trusted_from = min(self.trusted_from, start)
+        else:
+            apart.append((start, end))
+        self.checked = apart or None
+
+
+def corrupt(segment: Segment, position: int) -> KafkaError:
+    return KafkaError(Error.CORRUPT_MESSAGE, f"no sound batch at position {position} of segment {segment.base}")

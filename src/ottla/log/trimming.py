@@ -1,0 +1,159 @@
+"""Taking records away: from the end when another leader's log disagrees, from the start by retention or on request.
+
+Files are never removed at once. They get the suffix `.deleted`, because somebody may be reading them and because removing
+a large file takes long; `sweep` hands out those whose delay is over, to be removed off the loop. A start after a crash
+removes them too.
+
+The log start rises, and is on disk in its checkpoint, before the first file goes: after a crash in the middle, segments that
+are still there lie below the log start and are invisible. The recovery point falls, and is on disk, before the log is cut:
+otherwise a crash could leave new records below a recovery point that was true only of the old ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.log import aborted
+from ottla.log import index as rows
+from ottla.log.segment import NO_TIMESTAMP, UNKNOWN, Segment
+from ottla.wire.errors import Error, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.log.log import Log
+
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+
+
+async def truncate_to(log: Log, offset: int) -> bool:
+    """Nothing at or above `offset` stays. False if there was nothing."""
+    log.publish()
+    log.epochs.truncate_end(offset)
+    if offset >= log.end_offset:
+        write_epochs(log)
+        return False
+    await lower_recovery_point(log, offset)
+    if offset < log.segments[0].base:
+        await truncate_fully_and_start_at(log, offset)
+        return True
+    keep = log.segment_number(offset) + 1
+    removed = log.segments[keep:]
+    cut_segment(log, log.segments[keep - 1], offset)
+    log.end_offset = offset
+    log.start_offset = min(log.start_offset, offset)
+    log.adopt(log.segments[:keep])
+    put_aside(log, removed)
+    log.drop_snapshots(lambda at: at <= offset)
+    log.disk.sync_directory(log.directory)  # or a crash could bring back what contradicts the records to come
+    write_epochs(log)
+    log.reload_producers()
+    return True
+
+
+async def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+    """An empty log that begins at `offset`: a follower whose whole log the leader no longer has."""
+    log.publish()
+    await lower_recovery_point(log, offset)
+    old = log.segments
+    log.epochs.clear()
+    write_epochs(log)
+    log.producers.clear()
+    log.drop_snapshots(lambda at: False)
+    put_aside(log, old)
+    log.disk.sync_directory(log.directory)
+    log.start_offset = log.end_offset = offset
+    fresh = Segment(log.files, log.directory, offset, 0)
+    fresh.begin(log.now_ms())
+    log.fresh = True
+    log.adopt([fresh])
+
+
+def write_epochs(log: Log) -> None:
+    if log.epochs.unwritten:
+        log.epochs.write()
+
+
+async def lower_recovery_point(log: Log, offset: int) -> None:
+    log.cuts += 1
+    lowered = log.recovery_point > offset
+    log.recovery_point = min(log.recovery_point, offset)
+    log.synced_end = min(log.synced_end, offset)
+    if lowered and log.checkpoint is not None:
+        await log.checkpoint()
+
+
+def cut_segment(log: Log, segment: Segment, offset: int) -> None:
+    """The batch that holds `offset` goes whole, with everything after it."""
+    position = segment.position_of(offset)
+    relative = offset - segment.base
+    index, times = segment.read_index(), segment.read_times()
+    segment.index = bytearray(index[: rows.offsets_below(index, relative)])
+    segment.times = bytearray(times[: rows.times_below(times, relative)])
+    segment.index_settled = segment.times_settled = 0
+    if segment.base in log.with_aborted:
+        path = segment.path + ".txnindex"
+        log.disk.open(path).truncate(aborted.bytes_below(log.disk.read(path), offset))
+    segment.open().truncate(position)
+    segment.size = position
+    segment.trusted_from = min(segment.trusted_from, position)
+    segment.checked = [(low, min(high, position)) for low, high in segment.checked or () if low < position]
+    segment.settle()
+    log.files.drop_index(segment.path + ".index")
+    reopen(segment)
+
+
+def reopen(segment: Segment) -> None:
+    """Forget what only held for the longer segment, so that taking it as the active one works it out again."""
+    segment.index = segment.times = segment.recent_lasts = segment.recent_positions = None
+    segment.max_timestamp = UNKNOWN
+    segment.max_timestamp_offset = segment.base
+    if not segment.size:
+        segment.first_timestamp = UNKNOWN
+    largest, at = segment.load_max_timestamp(), segment.max_timestamp_offset
+    index = segment.read_index()
+    for _, fields in segment.headers(rows.position_before_offset(index, at - segment.base)):
+        if fields[8] > largest:
+            largest, at = fields[8], fields[0] + fields[6]
+    segment.max_timestamp, segment.max_timestamp_offset = largest if segment.size else NO_TIMESTAMP, at
+
+
+def put_aside(log: Log, segments: list[Segment]) -> None:
+    """Rename a segment's files so that no start finds them; they are removed after `file.delete.delay.ms`."""
+    due = log.now_ms() + log.settings.file_delete_delay_ms
+    waiting = log.deleted or []
+    for segment in segments:
+        log.with_aborted.discard(segment.base)
+        log.files.close(segment)
+        log.files.drop_index(segment.path + ".index")
+        for suffix in SUFFIXES:
+            path = segment.path + suffix
+            if log.disk.exists(path):
+                log.disk.rename(path, path + ".deleted")
+                waiting.append((due, path + ".deleted"))
+    log.deleted = waiting or None
+
+
+def sweep(log: Log, now_ms: int) -> list[str]:
+    """Paths whose time has come; whoever asks removes them, off the loop."""
+    waiting = log.deleted or []
+    log.deleted = [(due, path) for due, path in waiting if due > now_ms] or None
+    return [path for due, path in waiting if due <= now_ms]
+
+
+def raise_start(log: Log, offset: int) -> bool:
+    """Records below `offset` are gone for readers from now on."""
+    if offset <= log.start_offset:
+        return False
+    log.start_offset = offset
+    log.epochs.truncate_start(offset)
+    return True
+
+
+def delete_records(log: Log, before: int, high_watermark: int) -> int:
+    """DeleteRecords: the new log start. -1 means the high watermark. Segments go with the next retention check."""
+    target = high_watermark if before == -1 else before
+    if target > high_watermark or target < 0:
+        raise KafkaError(
+            Error.OFFSET_OUT_OF_RANGE, f"cannot delete up to {target}: the high watermark is {high_watermark}"
+        )
+    raise_start(log, target)
+    return log.start_offset
