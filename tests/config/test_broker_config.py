@@ -78,8 +78,8 @@ def test_dynamic_settings_count_at_once_and_in_order() -> None:
     assert it["message.max.bytes"] == 1
     it.set_dynamic({}, {})
     assert told == [
-        frozenset({"message.max.bytes", "log.retention.ms"}),
-        frozenset({"message.max.bytes", "log.retention.ms"}),
+        frozenset({"message.max.bytes", "log.retention.ms", "log.retention.hours"}),
+        frozenset({"message.max.bytes", "log.retention.ms", "log.retention.hours"}),
         frozenset({"message.max.bytes"}),
     ]
 

@@ -28,7 +28,15 @@ from ottla.config.listeners import (
     refused,
 )
 from ottla.config.properties import replacement
-from ottla.config.settings import DYNAMIC_ONLY, MILLISECONDS, NODE_SETTINGS, TOPIC_SETTINGS, base_name, broker_setting
+from ottla.config.settings import (
+    DYNAMIC_ONLY,
+    MILLISECONDS,
+    NODE_SETTINGS,
+    SAME_VALUE,
+    TOPIC_SETTINGS,
+    base_name,
+    broker_setting,
+)
 from ottla.wire.errors import KafkaError
 
 log = logging.getLogger("ottla.config")
@@ -144,7 +152,11 @@ class BrokerConfig:
         check_change(self._values, values)
 
     def _with(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> dict[str, Value]:
-        texts = {**self.static, **defaults, **own}
+        texts = dict(self.static)
+        for name, text in (*defaults.items(), *own.items()):
+            for other in SAME_VALUE.get(name, ()):
+                texts.pop(other, None)  # hours in the properties count no more once milliseconds were set
+            texts[name] = text
         return self._defaults | {name: _parse(name, text) for name, text in texts.items()}
 
     def listen(self, changed: Changed) -> None:

@@ -19,6 +19,7 @@ from ottla.config.settings import (
     CLIENT_METRICS_SETTINGS,
     DYNAMIC_ONLY,
     GROUP_SETTINGS,
+    MILLISECONDS,
     NODE_SETTINGS,
     SAME_VALUE,
     TOPIC_SETTINGS,
@@ -82,21 +83,24 @@ def describe_client_metrics(config: BrokerConfig, overrides: Mapping[str, str]) 
 
 
 def created_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """As CreateTopics answers: sorted, without synonyms, and with the true source of values in other units."""
+    """As CreateTopics answers: sorted, texts as they were given, and the true source of values in other units."""
     effective = config.topic_settings(overrides)
     entries = []
     for name, row in sorted(TOPIC_SETTINGS.items()):
         if name in overrides or not row.internal:
-            source = TOPIC if name in overrides else _source(config, row)
-            entries.append(Entry(name, render(effective[name]), False, source, False, (), KIND_CODES[row.kind], None))
+            text, source = (overrides[name], TOPIC) if name in overrides else _given(config, row)
+            shown = render(effective[name]) if text is None else text
+            entries.append(Entry(name, shown, False, source, False, (), KIND_CODES[row.kind], None))
     return entries
 
 
-def _source(config: BrokerConfig, row: Setting) -> int:
+def _given(config: BrokerConfig, row: Setting) -> tuple[str | None, int]:
+    """What stands in for a topic's setting: its text, or None where it is in another unit, and its source."""
     for places, source in _places(config):
-        if any(name in places for name in row.stand_ins):
-            return source
-    return DEFAULT
+        for name in row.stand_ins:
+            if name in places:
+                return None if name.rpartition(".")[2] in MILLISECONDS else places[name], source
+    return None, DEFAULT
 
 
 def _places(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], int], ...]:

@@ -1,0 +1,358 @@
+"""Reading and changing the settings of topics, brokers, loggers, client metrics subscriptions and groups.
+
+DescribeConfigs versions: 1 synonyms (KIP-226), 3 documentation and types (KIP-569), 4 flexible. AlterConfigs: 2 flexible.
+IncrementalAlterConfigs: 1 flexible.
+
+A change is worked out against the written picture, inside the decision that writes it, so that two clients who append to
+one list both succeed. Log levels are this node's own affair and are never written down.
+
+AlterConfigs replaces all settings of a resource, which is why the incremental form exists (KIP-339). In Apache Kafka,
+naming one resource twice in AlterConfigs never gets an answer; here each gets INVALID_REQUEST, as in the incremental form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from ottla.config import BrokerConfig, loggers, validate_topic_configs
+from ottla.config.changes import (
+    SET,
+    SUBTRACT,
+    Operation,
+    applied,
+    check_broker,
+    check_client_metrics,
+    check_group,
+    check_operations,
+    list_settings_of_brokers,
+    outcome,
+)
+from ottla.config.describe import (
+    Entry,
+    describe_all_brokers,
+    describe_broker,
+    describe_client_metrics,
+    describe_group,
+    describe_topic,
+)
+from ottla.config.kinds import Setting
+from ottla.config.settings import TOPIC_SETTINGS
+from ottla.metadata.controller import Decision, incremental_alter_configs
+from ottla.metadata.image import Image
+from ottla.metadata.topics import check_name
+from ottla.server.context import Context
+from ottla.server.dispatch import serves
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.settings import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KNOWN_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+LOGGER_SOURCE = 6
+
+MIN_INSYNC = "min.insync.replicas"
+
+Resource = tuple[int, str]
+Asked = DescribeConfigsRequest.Resource
+Described = DescribeConfigsResponse.Resource
+Shown = DescribeConfigsResponse.Resource.Config
+Answer = TypeVar("Answer", AlterConfigsResponse.Resource, IncrementalAlterConfigsResponse.Resource)
+
+
+# --- DescribeConfigs
+
+
+@serves(DescribeConfigsRequest, versions="1-4")
+async def describe_configs(request: DescribeConfigsRequest, ctx: Context) -> DescribeConfigsResponse:
+    if any(asked.resource_type not in KNOWN_TYPES for asked in request.resources):
+        # One type that nobody knows spoils the whole request, as it does in Apache Kafka.
+        refusal = KafkaError(Error.INVALID_REQUEST)
+        return DescribeConfigsResponse(results=[_refused(asked, refusal) for asked in request.resources])
+    return DescribeConfigsResponse(results=[_describe(asked, request, ctx) for asked in request.resources])
+
+
+def _describe(asked: Asked, request: DescribeConfigsRequest, ctx: Context) -> Described:
+    try:
+        entries = _entries(asked, ctx)
+    except KafkaError as error:
+        return _refused(asked, error)
+    wanted = asked.configuration_keys
+    shown = [_shown(entry, request) for entry in entries if not wanted or entry.name in wanted]
+    return Described(
+        error_message="", resource_type=asked.resource_type, resource_name=asked.resource_name, configs=shown
+    )
+
+
+def _refused(asked: Asked, error: KafkaError) -> Described:
+    return Described(
+        error_code=error.code,
+        error_message=error.message,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+    )
+
+
+def _shown(entry: Entry, request: DescribeConfigsRequest) -> Shown:
+    synonyms = [Shown.Synonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms]
+    return Shown(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=synonyms if request.include_synonyms else [],
+        config_type=entry.kind_code,
+        documentation=entry.why if request.include_documentation or entry.source == LOGGER_SOURCE else None,
+    )
+
+
+def _entries(asked: Asked, ctx: Context) -> list[Entry]:
+    return ENTRIES[asked.resource_type](asked.resource_name, ctx.node.config, ctx.image)
+
+
+def _topic_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]:
+    check_name(name)
+    if image.topic(name) is None:
+        raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, "")
+    return describe_topic(config, image.configs(TOPIC, name))
+
+
+def _broker_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]:
+    if not name:
+        return describe_all_brokers(config)
+    if _number(name, "Broker id must be an integer, but it is: ") != config.node_id:
+        why = f"Unexpected broker id, expected {config.node_id} or empty string, but received {name}"
+        raise KafkaError(Error.INVALID_REQUEST, why)
+    return describe_broker(config)
+
+
+def _logger_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]:
+    if not name:
+        raise KafkaError(Error.INVALID_REQUEST, "Broker id must not be empty")
+    if _number(name, "Broker id must be an integer, but it is: ") != config.node_id:
+        why = f"Unexpected broker id, expected {config.node_id} but received {name}"
+        raise KafkaError(Error.INVALID_REQUEST, why)
+    return [Entry(logger, level, False, LOGGER_SOURCE, False, (), 0, "") for logger, level in loggers.levels().items()]
+
+
+def _client_metrics_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]:
+    if not name:
+        raise KafkaError(Error.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+    return describe_client_metrics(config, image.configs(CLIENT_METRICS, name))
+
+
+def _group_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]:
+    if not name:
+        raise KafkaError(Error.INVALID_REQUEST, "Group name must not be empty")
+    return describe_group(config, image.configs(GROUP, name))
+
+
+def _number(text: str, complaint: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text):
+        raise KafkaError(Error.INVALID_REQUEST, complaint + text)
+    return int(text)
+
+
+ENTRIES: dict[int, Callable[[str, BrokerConfig, Image], list[Entry]]] = {
+    TOPIC: _topic_entries,
+    BROKER: _broker_entries,
+    BROKER_LOGGER: _logger_entries,
+    CLIENT_METRICS: _client_metrics_entries,
+    GROUP: _group_entries,
+}
+
+
+# --- AlterConfigs and IncrementalAlterConfigs
+
+
+class Wish(NamedTuple):
+    """What a request wants of one resource. `replaces`: settings that it does not name go away."""
+
+    resource: Resource
+    operations: list[Operation]
+    replaces: bool
+
+
+@serves(AlterConfigsRequest, versions="0-2")
+async def alter_configs(request: AlterConfigsRequest, ctx: Context) -> AlterConfigsResponse:
+    wishes = [
+        Wish((asked.resource_type, asked.resource_name), [Operation(c.name, SET, c.value) for c in asked.configs], True)
+        for asked in request.resources
+    ]
+    errors = await _alter(wishes, request.validate_only, ctx)
+    return AlterConfigsResponse(responses=_answers(AlterConfigsResponse.Resource, wishes, errors))
+
+
+@serves(IncrementalAlterConfigsRequest, versions="0-1")
+async def incrementally_alter_configs(
+    request: IncrementalAlterConfigsRequest, ctx: Context
+) -> IncrementalAlterConfigsResponse:
+    wishes = []
+    for asked in request.resources:
+        operations = [Operation(c.name, c.config_operation, c.value) for c in asked.configs]
+        wishes.append(Wish((asked.resource_type, asked.resource_name), operations, False))
+    errors = await _alter(wishes, request.validate_only, ctx)
+    return IncrementalAlterConfigsResponse(responses=_answers(IncrementalAlterConfigsResponse.Resource, wishes, errors))
+
+
+def _answers(answer: type[Answer], wishes: Sequence[Wish], errors: Sequence[KafkaError | None]) -> list[Answer]:
+    return [
+        answer(
+            error_code=error.code if error else 0,
+            error_message=error.message if error else None,
+            resource_type=wish.resource[0],
+            resource_name=wish.resource[1],
+        )
+        for wish, error in zip(wishes, errors, strict=True)
+    ]
+
+
+async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> list[KafkaError | None]:
+    """What became of each wish. One that fails does not keep the others from being granted."""
+    config = ctx.node.config
+    errors = _first_look(wishes, ctx.image, config)
+    granted = [index for index, error in enumerate(errors) if error is None]
+    for index in [index for index in granted if wishes[index].resource[0] == BROKER_LOGGER]:
+        granted.remove(index)
+        if not validate_only:
+            loggers.change(wishes[index].operations)
+    if _unknown_operation(wishes, granted):
+        # The controller of Apache Kafka fails on it, and with it all that came along in the request.
+        return [KafkaError(Error.UNKNOWN_SERVER_ERROR) if i in granted else error for i, error in enumerate(errors)]
+
+    def decide(written: Image) -> Decision[None]:
+        changes: dict[Resource, Mapping[str, str | None]] = {}
+        for index in granted:
+            wish = wishes[index]
+            try:
+                changes[wish.resource] = _changes(wish, written, config)
+            except KafkaError as error:
+                errors[index] = error
+        return Decision([], None) if validate_only else incremental_alter_configs(written, changes)
+
+    await ctx.node.quorum.propose(decide)
+    return errors
+
+
+def _first_look(wishes: Sequence[Wish], image: Image, config: BrokerConfig) -> list[KafkaError | None]:
+    """What can be refused without asking the controller."""
+    named = Counter(wish.resource for wish in wishes)
+    errors: list[KafkaError | None] = []
+    for wish in wishes:
+        try:
+            if named[wish.resource] > 1:
+                raise KafkaError(Error.INVALID_REQUEST, "Each resource must appear at most once.")
+            check_operations(wish.operations)
+            _check_resource(wish, image, config)
+            errors.append(None)
+        except KafkaError as error:
+            errors.append(error)
+    return errors
+
+
+def _check_resource(wish: Wish, image: Image, config: BrokerConfig) -> None:
+    kind, name = wish.resource
+    if kind not in KNOWN_TYPES or (kind == BROKER_LOGGER and wish.replaces):
+        raise KafkaError(Error.INVALID_REQUEST, f"Unknown resource type {kind}")
+    one_node = kind == BROKER_LOGGER or (kind == BROKER and name)
+    if one_node and _number(name, "Node id must be an integer, but it is: ") != config.node_id:
+        why = f"Unexpected broker id, expected {config.node_id}, but received {name}"
+        raise KafkaError(Error.INVALID_REQUEST, why)
+    if kind == BROKER_LOGGER:
+        loggers.check(wish.operations)
+    if kind == BROKER:
+        for operation in wish.operations:
+            if not SET <= operation.kind <= SUBTRACT:
+                raise KafkaError(Error.INVALID_REQUEST, f"Unknown operations type {operation.kind}")
+        _broker_changes(wish, image, config)
+
+
+def _unknown_operation(wishes: Sequence[Wish], granted: Sequence[int]) -> bool:
+    return any(not SET <= operation.kind <= SUBTRACT for index in granted for operation in wishes[index].operations)
+
+
+def _changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    """What the wish changes, if it may."""
+    return CHANGES[wish.resource[0]](wish, written, config)
+
+
+def _topic_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    name = wish.resource[1]
+    current = written.configs(TOPIC, name)
+    changes = _worked_out(wish, current, TOPIC_SETTINGS)
+    if not name:
+        raise KafkaError(Error.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_name(name)
+    validate_topic_configs(applied(current, changes), broker=config, existing=current)
+    if written.topic(name) is None:
+        raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return changes
+
+
+def _broker_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    name = wish.resource[1]
+    current = written.configs(*wish.resource)
+    changes = _worked_out(wish, current, list_settings_of_brokers())
+    check_broker(config, applied(current, changes), for_all=not name)
+    return changes
+
+
+def _broker_changes_of_controller(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    changes = _broker_changes(wish, written, config)
+    _check_minimum(wish.resource[1], changes, written)
+    return changes
+
+
+def _group_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    current = written.configs(*wish.resource)
+    changes = _worked_out(wish, current, {})
+    if not wish.resource[1]:
+        raise KafkaError(Error.INVALID_REQUEST, "Default group resources are not allowed.")
+    check_group(config, applied(current, changes))
+    return changes
+
+
+def _client_metrics_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
+    current = written.configs(*wish.resource)
+    # Some of these are lists, but Apache Kafka does not offer to append to them.
+    changes = _worked_out(wish, current, {})
+    if not wish.resource[1]:
+        raise KafkaError(Error.INVALID_REQUEST, "Subscription name can't be empty")
+    check_client_metrics(applied(current, changes))
+    return changes
+
+
+CHANGES: dict[int, Callable[[Wish, Image, BrokerConfig], dict[str, str | None]]] = {
+    TOPIC: _topic_changes,
+    BROKER: _broker_changes_of_controller,
+    CLIENT_METRICS: _client_metrics_changes,
+    GROUP: _group_changes,
+}
+
+
+def _worked_out(wish: Wish, current: Mapping[str, str], lists: Mapping[str, Setting]) -> dict[str, str | None]:
+    changes = outcome(wish.operations, current, lists)
+    if wish.replaces:
+        changes |= {name: None for name in current if name not in changes}
+    return changes
+
+
+def _check_minimum(name: str, changes: Mapping[str, str | None], written: Image) -> None:
+    """Who is eligible to lead depends on one minimum for the whole cluster, so it must exist and be the only one."""
+    if not written.elr_enabled or MIN_INSYNC not in changes:
+        return
+    if name:
+        why = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
+        raise KafkaError(Error.INVALID_CONFIG, why)
+    if changes[MIN_INSYNC] is None:
+        why = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+        raise KafkaError(Error.INVALID_CONFIG, why)
