@@ -21,6 +21,7 @@ from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADAT
 from ottla.metadata.image import BROKER, Image
 from ottla.metadata.producer_ids import Block, next_producer_ids
 from ottla.metadata.records import (
+    AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
@@ -60,17 +61,23 @@ def format_records() -> list[Versioned]:
 
 
 def bootstrap(image: Image, formatted: list[Versioned], rules: Rules) -> Decision[None]:
-    """The first leader of an empty log writes down what the directory was formatted with, all of it or nothing."""
-    if image.features or image.in_transaction:
-        return Decision([], None)
+    """The first leader of an empty log writes down what the directory was formatted with, all of it or nothing.
+
+    A transaction that its leader did not live to end is undone first.
+    """
+    undone: list[Versioned] = (
+        [(AbortTransactionRecord(reason="the controller failed"), 0)] if image.in_transaction else []
+    )
+    if image.features:
+        return Decision(undone, None)
     records = list(formatted) or format_records()
     levels = {r.name: r.feature_level for r, _ in records if isinstance(r, FeatureLevelRecord)}
     if levels.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1:
         records.append((_minimum_for_all(rules), 0))
     if level(levels) < METADATA_TRANSACTIONS:
-        return Decision(records, None)
+        return Decision(undone + records, None)
     begin, end = BeginTransactionRecord(name="Bootstrap records"), EndTransactionRecord()
-    return Decision([(begin, 0), *records, (end, 0)], None)
+    return Decision([*undone, (begin, 0), *records, (end, 0)], None)
 
 
 def _minimum_for_all(rules: Rules) -> ConfigRecord:

@@ -131,6 +131,19 @@ class Delta:
     controllers: dict[int, Controller] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def everything(cls, image: Image) -> Delta:
+        """The delta from nothing to `image`: what whoever follows pictures is told first."""
+        topics = dict(image.topics.items())
+        return cls(
+            created=topics,
+            partitions={(t.id, index): p for t in topics.values() for index, p in t.partitions.items()},
+            configs={resource: {**values} for resource, values in image.settings.items()},
+            brokers={**image.brokers},
+            controllers={**image.controllers},
+            features={**image.features},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Image:

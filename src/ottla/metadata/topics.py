@@ -107,7 +107,10 @@ def _new_topic(image: Image, new: NewTopic, rules: Rules, rng: Random) -> Topic:
         placed = _placed_by_hand(image, new)
     else:
         placed = _placed_by_count(image, new, rules, rng)
-    return Topic(_random_id(rng), new.name, placed)
+    topic_id = random_id(rng)
+    while topic_id in image.topics:
+        topic_id = random_id(rng)
+    return Topic(topic_id, new.name, placed)
 
 
 def _check_new_name(image: Image, name: str) -> None:
@@ -239,7 +242,7 @@ def _all_fenced(factor: int) -> KafkaError:
     return KafkaError(Error.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {why}")
 
 
-def _random_id(rng: Random) -> bytes:
+def random_id(rng: Random) -> bytes:
     """A version 4 UUID whose text does not begin with a dash, which tools would take for an option."""
     while True:
         raw = bytearray(rng.randbytes(16))

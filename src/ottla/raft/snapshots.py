@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ottla.raft.quorum import VoterSet
 from ottla.wire.codec import decode, encode
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages.quorum import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -100,16 +101,22 @@ def batch_of(values: Sequence[bytes], base_offset: int, epoch: int, now_ms: int)
 def read(data: bytes) -> Iterator[tuple[list[Message], list[bytes]]]:
     """Batch by batch: the control messages or the record values in it. Damaged if anything is wrong or missing."""
     position, finished = 0, False
-    for position, batch in batches(data):
-        if not crc_ok(data, position, batch.size):
-            raise Damaged(f"batch at byte {position} fails its CRC")
-        held = iterate(memoryview(data)[position : position + batch.size])
-        position += batch.size
-        if batch.is_control:
-            notes = [message for record in held if (message := read_note(record.key, record.value)) is not None]
+    try:
+        for at, batch in batches(data):
+            if not crc_ok(data, at, batch.size):
+                raise Damaged(f"batch at byte {at} fails its CRC")
+            notes, values = _contents(memoryview(data)[at : at + batch.size], batch.is_control)
             finished = any(isinstance(message, SnapshotFooterRecord) for message in notes)
-            yield notes, []
-        else:
-            yield [], [record.value or b"" for record in held]
+            position = at + batch.size
+            yield notes, values
+    except KafkaError as error:
+        raise Damaged(error.message) from error
     if not finished or position != len(data):
         raise Damaged("the end is missing")
+
+
+def _contents(batch: memoryview, is_control: bool) -> tuple[list[Message], list[bytes]]:
+    held = iterate(batch)
+    if not is_control:
+        return [], [record.value or b"" for record in held]
+    return [message for record in held if (message := read_note(record.key, record.value)) is not None], []

@@ -1,0 +1,310 @@
+"""The metadata of a node on its disk: the log, its snapshots, the quorum's promises; laid out as Apache Kafka does it.
+
+    bootstrap.checkpoint                      what the directory was formatted with
+    __cluster_metadata-0/
+      quorum-state                            the epoch, and whom this voter chose
+      00000000000000000000-0000000000.checkpoint   the first voters (kraft.version 1)
+      <end offset>-<epoch>.checkpoint         snapshots, mode 0400
+      00000000000000000000.log ...            the log, an ordinary one
+
+A start replays the newest snapshot that is whole and the log after it. A new snapshot is written beside the log while the
+node serves; the picture it is made from is frozen, so it can be written out a little at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ottla.config import BrokerConfig
+from ottla.log import cleaning
+from ottla.log.directories import Directories
+from ottla.log.files import OpenFiles
+from ottla.log.identity import (
+    MetaProperties,
+    read_meta_properties,
+    read_topic_id,
+    write_meta_properties,
+    write_topic_id,
+)
+from ottla.log.log import Log
+from ottla.log.producers import Origin
+from ottla.log.settings import LONG_MAX, LogSettings
+from ottla.metadata.controller import format_records
+from ottla.metadata.decisions import Versioned
+from ottla.metadata.image import Image
+from ottla.metadata.records import frame, unframe
+from ottla.metadata.snapshot import records_of
+from ottla.metadata.topics import random_id
+from ottla.raft import snapshots
+from ottla.raft.quorum import QuorumState, VoterSet
+from ottla.raft.snapshots import Damaged, SnapshotId
+from ottla.wire.messages.quorum import KRaftVersionRecord, LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord
+from ottla.wire.records import Batch, batches, build_control, iterate, look
+from ottla.wire.schema import Message
+from ottla.world import World
+
+TOPIC = "__cluster_metadata"
+TOPIC_ID = bytes(15) + b"\x01"
+QUORUM_STATE = "quorum-state"
+READ_BYTES = 8 << 20
+BATCH_BYTES_MAX = 8 << 20
+READ_ONLY = 0o400
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was on the disk. `voters_at` is the offset at which the log names the voters, -1 if only the format did."""
+
+    image: Image
+    voters: VoterSet = field(default_factory=VoterSet)
+    kraft_version: int = 0
+    voters_at: int = -1
+    state: QuorumState = field(default_factory=QuorumState)
+
+
+class MetadataStore:
+    def __init__(self, config: BrokerConfig, world: World, directories: Directories) -> None:
+        self._config = config
+        self._world = world
+        self._disk = world.disk
+        self._home = config.metadata_log_dir
+        self.path = f"{self._home}/{TOPIC}-0"
+        self.cluster_id = directories.cluster_id
+        self.directory_id = self._identify(directories)
+        self.log: Log
+        # The newest snapshot; -1 before the first.
+        self.snapshot_end = -1
+        self.bytes_since_snapshot = 0
+        self.last_timestamp = 0
+
+    def _identify(self, directories: Directories) -> bytes:
+        """The id of the directory that holds the metadata; one of its own, where that is none of `log.dirs`."""
+        metas = [d.meta for d in directories.all if d.path == self._home and d.meta is not None]
+        if metas:
+            return metas[0].directory_id
+        self._disk.make_directory(self._home)
+        meta = read_meta_properties(self._disk, self._home)
+        if meta is None:
+            meta = MetaProperties(self.cluster_id, self._config.node_id, random_id(self._world.random))
+            write_meta_properties(self._disk, self._home, meta, self._world.now_ms())
+        return meta.directory_id
+
+    # --- formatting
+
+    def format(self, voters: VoterSet, kraft_version: int) -> None:
+        """Make an empty directory look as `kafka-storage format` leaves it. What is there already stays."""
+        self._disk.make_directory(self.path)
+        now_ms = self._world.now_ms()
+        if not self._disk.exists(f"{self._home}/{snapshots.BOOTSTRAP}"):
+            values = [frame(record, version) for record, version in format_records()]
+            self._write(f"{self._home}/{snapshots.BOOTSTRAP}", values, 0, 0, VoterSet(), now_ms)
+        first = f"{self.path}/{SnapshotId(0, 0).file_name}"
+        if kraft_version >= 1 and not self._has_history() and not self._disk.exists(first):
+            self._write(first, [], now_ms, kraft_version, voters, now_ms)
+            self._disk.set_mode(first, READ_ONLY)
+        if read_topic_id(self._disk, self.path) is None:
+            write_topic_id(self._disk, self.path, TOPIC_ID)
+
+    def _has_history(self) -> bool:
+        return any(name.endswith(".log") or name == QUORUM_STATE for name in self._disk.names(self.path))
+
+    def _write(
+        self, path: str, values: list[bytes], timestamp: int, kraft_version: int, voters: VoterSet, now_ms: int
+    ) -> None:
+        parts = snapshots.pieces(
+            values, last_timestamp=timestamp, kraft_version=kraft_version, voters=voters, epoch=0, now_ms=now_ms
+        )
+        self._disk.replace(path, b"".join(parts))
+
+    def formatted_with(self) -> list[Versioned]:
+        """The records of bootstrap.checkpoint."""
+        path = f"{self._home}/{snapshots.BOOTSTRAP}"
+        if not self._disk.exists(path):
+            return []
+        values = [value for _, held in snapshots.read(self._disk.read(path)) for value in held]
+        return [(unframe(value), 0) for value in values]
+
+    # --- loading
+
+    def load(self) -> Loaded:
+        """Replay everything. Blocks: nothing is served yet."""
+        self._disk.make_directory(self.path)
+        loaded = Loaded(Image(cluster_id=self.cluster_id))
+        self.log = self._open_log()
+        self.log.load(clean=False)
+        self._load_snapshot(loaded)
+        if self.log.end_offset < loaded.image.offset + 1:
+            # The snapshot reaches further than the log: whatever the log had is in it.
+            self.log.truncate_fully_and_start_at(loaded.image.offset + 1)
+        self._replay_log(loaded)
+        state = f"{self.path}/{QUORUM_STATE}"
+        if self._disk.exists(state):
+            loaded.state = QuorumState.of_json(self._disk.read(state))
+        return loaded
+
+    def _open_log(self) -> Log:
+        settings = LogSettings(
+            segment_bytes=self._config["metadata.log.segment.bytes"],
+            segment_ms=self._config["metadata.log.segment.ms"],
+            max_message_bytes=BATCH_BYTES_MAX,
+            retention_ms=-1,
+            message_timestamp_after_max_ms=LONG_MAX,
+        )
+        world = self._world
+        return Log(
+            world.disk, OpenFiles(world.disk), self.path, TOPIC, 0, settings, world.now_ms, world.random, TOPIC_ID
+        )
+
+    def snapshot_ids(self) -> list[SnapshotId]:
+        """Those on disk, the oldest first."""
+        named = (SnapshotId.of_file_name(name) for name in self._disk.names(self.path))
+        return sorted(found for found in named if found is not None)
+
+    def _load_snapshot(self, loaded: Loaded) -> None:
+        """The newest one that is whole. A damaged one is passed over if an older one and the log can make up for it."""
+        problem: Exception | None = None
+        for found in reversed(self.snapshot_ids()):
+            try:
+                self._read_snapshot(found, loaded)
+            except Damaged as damage:
+                problem = problem or damage
+            else:
+                break
+        if self.log.start_offset > loaded.image.offset + 1:
+            raise Damaged(f"{self.path}: nothing below offset {self.log.start_offset} can be read: {problem}")
+
+    def _read_snapshot(self, found: SnapshotId, loaded: Loaded) -> None:
+        whole = list(snapshots.read(self._disk.read(f"{self.path}/{found.file_name}")))
+        for message in (message for notes, _ in whole for message in notes):
+            self._take_note(message, loaded, found.end_offset - 1)
+        records = (unframe(value) for _, values in whole for value in values)
+        image = Image(cluster_id=self.cluster_id, kraft_version=loaded.kraft_version)
+        loaded.image = image.replay(records, found.end_offset - 1, found.epoch)[0]
+        self.snapshot_end = found.end_offset
+
+    def _take_note(self, message: Message, loaded: Loaded, offset: int) -> None:
+        if isinstance(message, KRaftVersionRecord):
+            loaded.kraft_version = message.kraft_version
+        elif isinstance(message, VotersRecord):
+            loaded.voters, loaded.voters_at = VoterSet.of_record(message), offset
+        elif isinstance(message, LeaderChangeMessage):
+            loaded.image = replace(loaded.image, controller_id=message.leader_id)
+        elif isinstance(message, SnapshotHeaderRecord):
+            self.last_timestamp = message.last_contained_log_timestamp
+
+    def _replay_log(self, loaded: Loaded) -> None:
+        """A stretch of the log is replayed as one batch: only the last picture matters."""
+        for stretch in self._stretches(loaded.image.offset + 1):
+            records: list[Message] = []
+            for batch, data in stretch:
+                held = list(iterate(data))
+                if batch.is_control:
+                    notes = (snapshots.read_note(record.key, record.value) for record in held)
+                    for offset, message in enumerate(notes, batch.base_offset):
+                        if message is not None:
+                            self._take_note(message, loaded, offset)
+                else:
+                    records += [unframe(record.value or b"") for record in held]
+                self.last_timestamp = batch.max_timestamp
+                self.bytes_since_snapshot += batch.size
+            image = replace(loaded.image, kraft_version=loaded.kraft_version)
+            loaded.image = image.replay(records, batch.last_offset, batch.leader_epoch)[0]
+
+    def _stretches(self, offset: int) -> Iterator[list[tuple[Batch, memoryview]]]:
+        while offset < self.log.end_offset:
+            located = self.log.locate(offset, READ_BYTES, self.log.end_offset)
+            if located.slice is None:
+                return
+            data = memoryview(located.slice.read())
+            found = [(batch, data[at : at + batch.size]) for at, batch in batches(data) if batch.base_offset >= offset]
+            if not found:
+                return
+            yield found
+            offset = found[-1][0].next_offset
+
+    # --- writing
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.staged_end
+
+    @property
+    def synced_end(self) -> int:
+        return self.log.synced_end
+
+    def write_state(self, state: QuorumState, kraft_version: int, voters: VoterSet) -> None:
+        self._disk.replace(f"{self.path}/{QUORUM_STATE}", state.to_json(kraft_version, voters))
+
+    def append_notes(self, messages: list[Message], epoch: int) -> int:
+        """Append a control batch; its last offset."""
+        notes = [snapshots.note(message) for message in messages]
+        now_ms = self._world.now_ms()
+        return self._append(
+            build_control(notes, now_ms, base_offset=self.end_offset, leader_epoch=epoch), epoch, now_ms
+        )
+
+    def append_records(self, records: list[Versioned], epoch: int) -> int:
+        """Append records as one batch; its last offset."""
+        values = [frame(record, version) for record, version in records]
+        now_ms = self._world.now_ms()
+        return self._append(snapshots.batch_of(values, self.end_offset, epoch, now_ms), epoch, now_ms)
+
+    def _append(self, batch: bytes, epoch: int, now_ms: int) -> int:
+        appended = self.log.append(memoryview(batch), Origin.RAFT, epoch, now_ms)
+        self.log.publish()
+        self.bytes_since_snapshot += len(batch)
+        self.last_timestamp = now_ms
+        return appended.last_offset
+
+    async def flush(self) -> None:
+        await self.log.flush()
+
+    async def close(self) -> None:
+        await self._disk.away(self.log.close)
+
+    # --- snapshots
+
+    async def write_snapshot(self, image: Image, voters: VoterSet) -> None:
+        """Write out a committed picture, a batch per turn of the loop, then let the log before it go when it is time."""
+        self.bytes_since_snapshot = 0
+        name = SnapshotId(image.offset + 1, image.epoch).file_name
+        values = (frame(record, version) for record, version in records_of(image))
+        parts: list[bytes] = []
+        for part in snapshots.pieces(
+            values,
+            last_timestamp=self.last_timestamp,
+            kraft_version=image.kraft_version,
+            voters=voters,
+            epoch=image.epoch,
+            now_ms=self._world.now_ms(),
+        ):
+            parts.append(part)
+            await asyncio.sleep(0)
+        await self._disk.away(self._keep_snapshot, f"{self.path}/{name}", b"".join(parts))
+        self.snapshot_end = image.offset + 1
+        await self.trim()
+
+    def _keep_snapshot(self, path: str, data: bytes) -> None:
+        self._disk.replace(path, data)
+        self._disk.set_mode(path, READ_ONLY)
+
+    async def trim(self) -> None:
+        """Old snapshots go when they are too many bytes or too old, and the log before the oldest that stays."""
+        kept = self.snapshot_ids()
+        sizes = {found: self._disk.size(f"{self.path}/{found.file_name}") for found in kept}
+        while len(kept) > 1 and await self._is_over(kept[0], sum(sizes[found] for found in kept)):
+            gone = kept.pop(0)
+            await self._disk.away(self._disk.remove, f"{self.path}/{gone.file_name}")
+        self.log.delete_records(min(kept[0].end_offset, self.log.synced_end), self.log.synced_end)
+        await cleaning.perform(self.log, cleaning.plan(self.log, self._world.now_ms(), self.log.synced_end))
+        for path in self.log.sweep(self._world.now_ms()):
+            await self._disk.away(self._disk.remove, path)
+
+    async def _is_over(self, oldest: SnapshotId, snapshot_bytes: int) -> bool:
+        bytes_max, age_max = self._config["metadata.max.retention.bytes"], self._config["metadata.max.retention.ms"]
+        if 0 <= bytes_max < snapshot_bytes + self.log.size:
+            return True
+        first = look(await self._disk.away(self._disk.read, f"{self.path}/{oldest.file_name}"))
+        return 0 <= age_max < self._world.now_ms() - first.base_timestamp
