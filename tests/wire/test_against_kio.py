@@ -176,6 +176,21 @@ def test_what_we_write_kio_reads_and_the_other_way_round(cls, version):
     both_ways()
 
 
+def defaults_agree(cls, kio_cls, version):
+    for line in lines(cls, kio_cls, version):
+        kind = line.ours.kind.element if isinstance(line.ours.kind, ListOf) else line.ours.kind
+        if line.theirs.default is not dataclasses.MISSING:
+            assert to_kio(line.ours.kind, line.ours.default, line, version) == line.theirs.default, line.ours.name
+        if isinstance(kind, Layout):
+            defaults_agree(kind, line.rich, version)
+
+
+@each_message
+def test_defaults_agree(cls, version):
+    """What a field is when a version does not have it, or when nobody said anything else."""
+    defaults_agree(cls, kio_of(cls, version), version)
+
+
 def mutated(data, rng):
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):

@@ -11,7 +11,7 @@ import pytest
 from ottla.wire.codec import Malformed, Unencodable, decode, decoder, encode, encode_parts, size_of, source_of
 from ottla.wire.generator import ELEMENTS_FREE
 from ottla.wire.messages import REQUESTS, RESPONSES
-from ottla.wire.messages.fetch import FetchResponse
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest, MetadataResponse
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
@@ -177,9 +177,18 @@ def refused(cls, version, data):
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_every_shorter_frame_is_malformed(version):
+    """Also where what follows is none of the message's business."""
     data = encode(FULL, version)
     for size in range(len(data)):
-        refused(Sample, version, data[:size])
+        for kind in (bytes, memoryview):
+            with pytest.raises(Malformed):
+                decode(Sample, kind(data[:size]), version, trailing=True)
+
+
+def test_text_at_the_end_is_not_quietly_shortened():
+    data = encode(FetchRequest(rack_id="rack"), 11)
+    with pytest.raises(Malformed):
+        decode(FetchRequest, data[:-1], 11, trailing=True)
 
 
 def test_negative_lengths():
@@ -190,6 +199,13 @@ def test_negative_lengths():
     refused(Sample, 0, b"\0\0" + rest[:4] + b"\xff\xff\xff\xff" + rest[8:])  # null ids
     refused(Sample, 0, b"\0\0" + rest[:8] + b"\xff\xff\xff\xfb" + rest[12:])  # -5 sizes
     assert decode(Sample, b"\0\0" + rest[:8] + b"\xff\xff\xff\xff" + rest[12:], 0).sizes is None
+
+
+@pytest.mark.parametrize(("version", "count"), [(8, struct.pack(">i", 9)), (9, varint(10))])
+def test_counts_are_compared_with_the_bytes_that_remain(version, count):
+    """Before the first element is read: nine topics of two bytes each do not fit into seventeen."""
+    with pytest.raises(Malformed, match="topics is null or beyond the end"):
+        decode(MetadataRequest, count + bytes(17), version)
 
 
 def test_null_where_a_flexible_version_has_none():
@@ -208,6 +224,7 @@ def test_varints_of_more_than_32_bits():
     refused(Sample, 1, b"\x80\x80\x80\x80\x80\x00" + rest)
     refused(Sample, 1, b"\xff\xff\xff\xff\x1f" + rest)
     refused(Sample, 1, b"\xff\xff\xff\xff\x0f" + rest)  # 32 bits, but nobody has so much text
+    refused(Sample, 1, encode(Sample(), 1)[:-1] + b"\x01" + b"\xff\xff\xff\xff\x1f" + b"\x00")  # number of a tag
 
 
 def test_a_flexible_string_may_not_be_longer_than_a_plain_one():
@@ -217,6 +234,7 @@ def test_a_flexible_string_may_not_be_longer_than_a_plain_one():
 def test_tagged_fields_that_lie():
     data = encode(Sample(), 1)[:-1]
     refused(Sample, 1, data + b"\x01\x01\x05\x04yes")  # size of 5, is 4
+    refused(Sample, 1, data + b"\x01\x01\x05\x04yes?")
     refused(Sample, 1, data + b"\x01\x01\x03\x04yes")
     refused(Sample, 1, data + b"\x01\x07\x7f")  # unknown, beyond the end
     refused(Sample, 1, data + b"\x02\x01\x04\x04yes")  # two announced, one there
