@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ottla.log.directories import Directories
 from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
 from ottla.wire.errors import Error, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.log.directories import Directories
 
 log_ = logging.getLogger("ottla.replication")
 
@@ -148,7 +150,7 @@ class Replicas:
 
     # --- moving a log's start
 
-    async def delete_records(self, topic: str, index: int, before: int) -> int:
+    def delete_records(self, topic: str, index: int, before: int) -> int:
         """Forget everything below an offset, or below the high watermark for -1; answers the new log start."""
         partition = self.find(topic, index)
         partition.check_leader(-1)
@@ -161,5 +163,4 @@ class Replicas:
         before = mark if before == HIGH_WATERMARK else before
         if not 0 <= before <= mark:
             raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
-        await partition.log.delete_records(before)
-        return partition.log.start_offset
+        return partition.log.delete_records(before, mark)

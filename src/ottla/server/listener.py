@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ SHARED_BUFFER = 256 * 1024
 POOLED_BUFFERS = 8
 POOLED_BYTES_MAX = 4 * 1024 * 1024
 FIRST_BUFFER = 64 * 1024
+# How long a stopping node waits for clients to take their last replies.
+CLOSE_SECONDS = 2.0
 
 
 class Buffers:
@@ -239,11 +242,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.outbox is None or self.transport is None:
             return
         parts: list[Part] = []
+        measures, now = self.node.measures.api, time.perf_counter()
         while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
             exchange = exchanges.popleft()
             if exchange.response is not None:
                 parts.extend(response_frame(exchange.response, exchange.version, exchange.correlation_id))
-                self.listener.measure(exchange)
+                measures[exchange.handler.key].observe(now - exchange.started)
         if parts:
             self.outbox.send(parts)
         if not self._reading:
@@ -280,12 +284,18 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def start(self) -> None:
+    async def bind(self) -> None:
+        """Take the address; clients are let in by `serve`. A free port (0) is known after this."""
+        # localhost has two addresses, and a free port of one need not be free on the other.
+        host = "127.0.0.1" if self.port == 0 and self.host == "localhost" else self.host or None
         self._server = await self.loop.create_server(
-            lambda: Connection(self), self.host or None, self.port, backlog=max(self.backlog, 1), start_serving=True
+            lambda: Connection(self), host, self.port, backlog=max(self.backlog, 1), start_serving=False
         )
-        if self.port == 0:
-            self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def serve(self) -> None:
+        assert self._server is not None
+        await self._server.start_serving()
         self._sweep = self.loop.call_later(1, self._cut_idle)
 
     def stop_accepting(self) -> None:
@@ -294,10 +304,15 @@ class Listener:
         if self._server is not None:
             self._server.close()
 
-    def close(self) -> None:
-        self.stop_accepting()
+    async def close(self) -> None:
+        """Let every connection say what it still has to say, then end it."""
         for connection in list(self.connections):
             connection.close()
+        deadline = self.loop.time() + CLOSE_SECONDS
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort("the node stops")
 
     def opened(self, connection: Connection) -> None:
         if not self.node.limits.admit(connection.peer_host):
@@ -317,6 +332,3 @@ class Listener:
             if connection.is_overdue(now):
                 connection.abort("idle, or a frame not finished in time")
         self._sweep = self.loop.call_later(1, self._cut_idle)
-
-    def measure(self, exchange: Exchange) -> None:
-        """Count one answered request."""

@@ -92,14 +92,18 @@ class Reading:
                 return self._answer(partition, wanted.index, b"", None, diverging)
         limit = max(0, min(wanted.partition_bytes_max, self.bytes_max - self.bytes_read))
         bound = partition.bound(self.isolation)
-        located = partition.log.locate(wanted.offset, limit, bound, not self.bytes_read)
-        if not located.verified:
-            located = await partition.log.verify(located)
+        log = partition.log
+        if wanted.offset >= log.active.base:
+            located = log.locate(wanted.offset, limit, bound, not self.bytes_read)
+            if not located.verified:
+                located = await log.verify(located)
+        else:
+            located = await log.read(wanted.offset, limit, bound, not self.bytes_read)
         aborted = None
         if self.isolation == READ_COMMITTED:
             aborted = [
-                Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
-                for each in partition.log.aborted_transactions(wanted.offset, located.next_offset)
+                Aborted(producer_id=row.producer_id, first_offset=row.first_offset)
+                for row in log.aborted_transactions(wanted.offset, log.upper_bound(located))
             ]
         piece = located.slice
         if piece is None:
@@ -128,7 +132,7 @@ class Reading:
         """KIP-595: the reader's last epoch tells whether its history and ours part before its position."""
         if wanted.offset < partition.log.start_offset:
             raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
-        epoch, end = partition.log.epoch_end(wanted.last_fetched_epoch, partition.leader_epoch)
+        epoch, end = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
         if epoch < 0 or end < 0:
             raise KafkaError(Error.OFFSET_OUT_OF_RANGE)
         if epoch < wanted.last_fetched_epoch or end < wanted.offset:

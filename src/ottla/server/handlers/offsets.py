@@ -28,8 +28,6 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 Asked = ListOffsetsRequest.Topic.Partition
 Listed = ListOffsetsResponse.Topic.Partition
 
-HIGH_WATERMARK = -1
-
 
 @serves(ListOffsetsRequest, versions="1-11")
 async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsetsResponse:
@@ -73,7 +71,7 @@ async def _look_up(partition: Partition, timestamp: int, isolation: int) -> tupl
     if timestamp == LATEST:
         return -1, partition.bound(isolation), partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
+        return -1, log.start_offset, log.epochs.epoch_for_offset(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
@@ -101,7 +99,7 @@ def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
         partition.check_leader(asked.current_leader_epoch)
     except KafkaError as error:
         return EpochEnd(partition=asked.partition, error_code=error.code)
-    epoch, end = partition.log.epoch_end(asked.leader_epoch, partition.leader_epoch)
+    epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
     return EpochEnd(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
 
@@ -115,7 +113,7 @@ async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteR
         answers = []
         for asked in topic.partitions:
             try:
-                start = await ctx.replicas.delete_records(topic.name, asked.partition_index, asked.offset)
+                start = ctx.replicas.delete_records(topic.name, asked.partition_index, asked.offset)
                 answers.append(Deleted(partition_index=asked.partition_index, low_watermark=start))
             except KafkaError as error:
                 answers.append(Deleted(partition_index=asked.partition_index, low_watermark=-1, error_code=error.code))

@@ -23,27 +23,10 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 
 TopicAnswer = ProduceResponse.Topic
+Answer = ProduceResponse.Topic.Partition
 
 NO_ACK, LEADER_ACK, ALL_ACK = 0, 1, -1
 CLIENT = Origin.CLIENT
-
-
-class Answer(ProduceResponse.Topic.Partition):
-    """The answer for one partition. It may still change after the append was staged: the write can fail."""
-
-    __facts__ = ProduceResponse.Topic.Partition.__facts__
-
-    def fail(self, error: BaseException) -> None:
-        refused = error if isinstance(error, KafkaError) else KafkaError(Error.KAFKA_STORAGE_ERROR)
-        self.error_code = refused.code
-        self.error_message = refused.message
-        self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
-        if isinstance(refused, RecordsRefused):
-            self.record_errors = [
-                self.RecordError(batch_index=index, batch_index_error_message=why)
-                for index, why in refused.record_errors
-            ]
-
 
 # The one client that may write into internal topics, as in Kafka.
 ADMIN_CLIENT = "__admin_client"
@@ -124,6 +107,10 @@ class Appending:
     def _refuse(self, answer: Answer, error: KafkaError) -> None:
         self.failed = True
         answer.fail(error)
+        if isinstance(error, RecordsRefused):
+            answer.record_errors = [
+                Answer.RecordError(batch_index=index, batch_index_error_message=why) for index, why in error.record_errors
+            ]
 
     def _append_prepared(self, partition: Partition, batch: bytearray | KafkaError, answer: Answer) -> Appended:
         if isinstance(batch, KafkaError):

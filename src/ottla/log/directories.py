@@ -1,0 +1,129 @@
+"""All data directories of a node: one identity, and logs spread over them.
+
+Every directory says in `meta.properties` to which cluster and node it belongs and what its own id is; a node does not start on
+directories that contradict each other. New directories are given the identity of the others. A new log goes where the
+metadata says it should be, or else to the directory with the fewest logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
+from ottla.log.identity import MetaProperties, uuid_text
+from ottla.log.log import Log
+from ottla.log.settings import LogSettings
+from ottla.world import Disk
+
+# The first hundred ids have, or may get, a meaning of their own (KIP-858).
+RESERVED_IDS = 100
+
+
+class WrongDirectory(Exception):
+    """The directories do not fit together, or belong to another node. The text says what to do."""
+
+
+class Directories:
+    def __init__(
+        self, disk: Disk, paths: Sequence[str], node_id: int, now_ms: Callable[[], int], rng: random.Random
+    ) -> None:
+        self._node_id = node_id
+        self._random = rng
+        self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng) for path in paths]
+        self.cluster_id = ""
+
+    # --- identity
+
+    def open(self, cluster_id: str | None = None) -> None:
+        """Lock every directory and settle who we are; directories without identity get one. Blocks."""
+        metas = [meta for directory in self.all if (meta := directory.open()) is not None]
+        for meta in metas:
+            self._check(meta, metas[0].cluster_id, cluster_id)
+        self.cluster_id = metas[0].cluster_id if metas else cluster_id or uuid_text(self._new_id())
+        for directory in self.all:
+            if directory.meta is None:
+                directory.format(MetaProperties(self.cluster_id, self._node_id, self._new_id()))
+
+    def _check(self, meta: MetaProperties, first: str, wanted: str | None) -> None:
+        if meta.node_id != self._node_id:
+            raise WrongDirectory(
+                f"the data directory belongs to node {meta.node_id}, but node.id is {self._node_id}: "
+                "use another directory or the right node.id"
+            )
+        if meta.cluster_id != first or wanted not in (None, meta.cluster_id):
+            raise WrongDirectory(
+                f"the data directories belong to clusters {meta.cluster_id} and {wanted or first}: "
+                "all of log.dirs must come from one cluster"
+            )
+
+    def _new_id(self) -> bytes:
+        """Sixteen random bytes whose text never begins with a dash, which looks like an option to a shell."""
+        while True:
+            made = self._random.randbytes(16)
+            if not uuid_text(made).startswith("-") and int.from_bytes(made, "big") >= RESERVED_IDS:
+                return made
+
+    @property
+    def ids(self) -> list[bytes]:
+        return [directory.meta.directory_id for directory in self.all if directory.meta is not None]
+
+    def at(self, path: str) -> DataDirectory:
+        return next(directory for directory in self.all if directory.path == path)
+
+    @property
+    def clean_epoch(self) -> int | None:
+        """The broker epoch that the last clean stop left behind, if every directory was stopped cleanly."""
+        epochs = {directory.clean_epoch for directory in self.all}
+        return epochs.pop() if len(epochs) == 1 else None
+
+    # --- logs
+
+    async def load(self, settings_of: Callable[[str], LogSettings]) -> list[Loading]:
+        return [await directory.load(settings_of) for directory in self.all]
+
+    async def log(self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes) -> Log:
+        """The log of a partition: as it lies on the disk, or new. One of an older topic with the same name is set aside."""
+        for directory in self.all:
+            log = directory.logs.get((topic, index))
+            if log is not None and log.topic_id == topic_id:
+                return log
+            if log is not None:
+                await directory.delete(topic, index)
+        home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
+        home = home or min(self.all, key=lambda directory: len(directory.logs))
+        return await home.create(topic, index, topic_id, settings)
+
+    async def delete(self, log: Log) -> None:
+        for directory in self.all:
+            if directory.logs.get((log.topic, log.partition)) is log:
+                await directory.delete(log.topic, log.partition)
+
+    def set_strays_aside(self, is_known: Callable[[str, bytes, int], bool]) -> list[str]:
+        """Rename logs that no topic of the cluster claims. They are never deleted: somebody may want them back."""
+        gone = []
+        for directory in self.all:
+            for key, log in list(directory.logs.items()):
+                if key[0] != METADATA_TOPIC and not is_known(log.topic, log.topic_id, log.partition):
+                    gone.append(directory.set_aside(*key))
+        return gone
+
+    # --- upkeep
+
+    async def checkpoint(self, high_watermarks: Mapping[Key, int]) -> None:
+        for directory in self.all:
+            await directory.checkpoint({key: high_watermarks[key] for key in directory.logs if key in high_watermarks})
+
+    async def sweep(self) -> None:
+        for directory in self.all:
+            await directory.sweep()
+
+    async def close(self, broker_epoch: int) -> None:
+        """Close all logs and leave the mark of a clean stop."""
+        await asyncio.gather(*(directory.disk.away(directory.close, broker_epoch) for directory in self.all))
+
+    def release(self) -> None:
+        """Let go without a clean stop: the node could not start, or failed."""
+        for directory in self.all:
+            directory.release()

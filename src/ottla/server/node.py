@@ -1,0 +1,182 @@
+"""Builds one node from settings and a world, starts it and stops it: the only constructor of parts.
+
+Start: lock the data directories and settle who we are (or format new ones), replay the metadata log, bind the listeners so
+that their ports are known, register, open the logs, take up leaderships, then accept. Stop: hand leaderships back, stop
+accepting, answer what is under way, close the logs, leave the mark of a clean stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from ottla import __version__
+from ottla.config import BrokerConfig
+from ottla.log.directories import Directories
+from ottla.log.settings import LogSettings
+from ottla.metadata.features import SERVED
+from ottla.metadata.image import BROKER, TOPIC, Delta, Image
+from ottla.replication.partition import Partition
+from ottla.replication.replicas import Replicas
+from ottla.server.dispatch import HANDLERS
+from ottla.server.handlers import (
+    api_versions,
+    cluster,
+    fetch,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    settings,
+    topics,
+)
+from ottla.server.limits import Limits
+from ottla.server.listener import Listener
+from ottla.server.measures import NodeMetrics
+from ottla.server.quorum import Quorum
+from ottla.server.sessions import Sessions
+from ottla.server.tick import Tick
+from ottla.server.upkeep import Upkeep
+from ottla.world import World
+
+log = logging.getLogger("ottla.node")
+
+# Importing a family of handlers enters it into the table that everybody reads.
+FAMILIES = (api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics)
+
+
+class Node:
+    def __init__(self, config: BrokerConfig, world: World) -> None:
+        self.config = config
+        self.world = world
+        self.loop = asyncio.get_running_loop()
+        self.measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()}, version=__version__)
+        self.features = SERVED
+        self.limits = Limits(config)
+        self.tick = Tick(self.loop)
+        self.fetch_bytes_max: int = config["fetch.max.bytes"]
+        self.sessions = Sessions(
+            slots=config["max.incremental.fetch.session.cache.slots"],
+            eviction_s=config["min.incremental.fetch.session.eviction.ms"] / 1000,
+            rng=world.random,
+            clock=self.loop.time,
+        )
+        self.directories = Directories(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random)
+        self.replicas = Replicas(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn)
+        self.quorum = Quorum(config, world, self.directories, self.fail)
+        self.upkeep = Upkeep(self)
+        self.listeners: list[Listener] = []
+        self.failed: asyncio.Future[BaseException] = self.loop.create_future()
+        self.is_ready = False
+        self._logs_loaded = False
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # --- what parts may ask of the node
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside everything else; an error in it is a defect and is told."""
+        task = self.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work failed", exc_info=task.exception())
+
+    def fail(self, error: BaseException) -> None:
+        """The node cannot go on: its metadata log could not be written."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def finalised_features(self) -> dict[str, int]:
+        """What is finalised, but never more than this release serves."""
+        finalised = self.quorum.image.finalised
+        return {name: min(level, SERVED[name][1]) for name, level in finalised.items() if name in SERVED}
+
+    # --- starting and stopping
+
+    async def start(self) -> None:
+        began = time.perf_counter()
+        for warning in self.config.warnings:
+            log.warning("%s", warning)
+        await self.world.disk.away(self.directories.open)
+        self.quorum.listen(self._follow)
+        for endpoint in self.config.broker_endpoints:
+            listener = Listener(self, endpoint.name, endpoint.host, endpoint.port, self.loop)
+            await listener.bind()
+            self.listeners.append(listener)
+        await self.quorum.start({listener.name: listener.port for listener in self.listeners})
+        for listener in self.listeners:
+            await listener.serve()
+        self.upkeep.start()
+        self._declare_readings()
+        self.is_ready = True
+        gc.collect()
+        gc.freeze()  # what was loaded stays: a collection over half a million live objects would pause for 100 ms
+        log.info("node %d serves %s after %.2f s", self.config.node_id, self.addresses, time.perf_counter() - began)
+
+    @property
+    def addresses(self) -> str:
+        return ", ".join(f"{listener.host or '*'}:{listener.port}" for listener in self.listeners)
+
+    async def stop(self) -> None:
+        self.is_ready = False
+        for listener in self.listeners:
+            listener.stop_accepting()
+        await self.upkeep.stop()
+        await self.quorum.stop()
+        for listener in self.listeners:
+            await listener.close()
+        await self.directories.close(self.quorum.broker_epoch)
+        self.world.workshop.close()
+
+    async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
+        """The committed picture changed: settings first, because new logs obey them."""
+        mine = (BROKER, str(self.config.node_id))
+        if (BROKER, "") in delta.configs or mine in delta.configs:
+            self.config.set_dynamic(new.configs(BROKER, ""), new.configs(*mine))
+            self.replicas.reconfigure_all()
+        if not self._logs_loaded:
+            self._logs_loaded = True
+            await self._load_logs(new)
+        await self.replicas.apply(new, delta)
+
+    async def _load_logs(self, image: Image) -> None:
+        def settings_of(topic: str) -> LogSettings:
+            return LogSettings.of(self.config.topic_settings(image.configs(TOPIC, topic)))
+
+        def is_known(name: str, topic_id: bytes, index: int) -> bool:
+            topic = image.topic_by_id(topic_id)
+            return topic is not None and topic.name == name and index in topic.partitions
+
+        for loading in await self.directories.load(settings_of):
+            log.info(
+                "opened %d logs in %.2f s, after a %s stop: %d MB scanned, %d bytes cut",
+                *(loading.logs, loading.took_ms / 1000, "clean" if loading.clean else "unclean"),
+                *(loading.scanned_bytes >> 20, loading.truncated_bytes),
+            )
+            self.measures.recovery.value = loading.took_ms / 1000
+            self.measures.truncated_bytes.value = loading.truncated_bytes
+        for path in self.directories.set_strays_aside(is_known):
+            log.warning("no topic claims this log; it was renamed and is kept: %s", path)
+
+    def _declare_readings(self) -> None:
+        """Numbers that somebody knows already are read when they are asked for."""
+        measures, replicas, quorum = self.measures, self.replicas, self.quorum
+        measures.topics.read = lambda: len(quorum.image.topics)
+        measures.partitions.read = lambda: len(replicas.all())
+        measures.leaders.read = lambda: sum(p.leader == self.config.node_id for p in replicas.all())
+        measures.fetch_sessions.read = lambda: len(self.sessions)
+        measures.metadata_offset.read = lambda: quorum.image.offset
+        measures.metadata_epoch.read = lambda: quorum.image.epoch
+        measures.active_controller.read = lambda: 1
+        measures.log_bytes.read = lambda: (
+            ((hosted.name,), sum(p.log.size for p in hosted.partitions.values())) for hosted in replicas.by_id.values()
+        )

@@ -1,0 +1,97 @@
+"""What a node does for its logs when nobody asks: flush, checkpoint, retention, forgetting producers, removing files.
+
+Each chore has its own interval from the settings and works through the logs one by one, giving the loop back in between, so
+that ten thousand partitions do not stall it. What blocks runs off the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ottla.log import cleaning
+from ottla.log.log import Log
+from ottla.log.settings import LONG_MAX
+from ottla.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.server.node import Node
+
+log_ = logging.getLogger("ottla.upkeep")
+
+# How often rolled segments are looked for that wait for their fsync, and deleted files for their removal.
+FLUSH_CHECK_S = 1.0
+# Between this many logs the loop gets a turn.
+LOGS_PER_TURN = 50
+
+
+class Upkeep:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unflushed_since: dict[Log, int] = {}
+
+    def start(self) -> None:
+        config = self._node.config
+        chores: list[tuple[str, Callable[[], float], Callable[[], Awaitable[None]]]] = [
+            ("flush", lambda: FLUSH_CHECK_S, self.flush),
+            ("retention", lambda: config["log.retention.check.interval.ms"] / 1000, self.retain),
+            ("recovery points", lambda: config["log.flush.offset.checkpoint.interval.ms"] / 1000, self.checkpoint),
+            ("producer ids", lambda: config["producer.id.expiration.check.interval.ms"] / 1000, self.expire_producers),
+        ]
+        for name, seconds, chore in chores:
+            self._tasks.append(asyncio.create_task(self._repeat(name, seconds, chore), name=name))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            await asyncio.wait([task])
+
+    async def _repeat(self, name: str, seconds: Callable[[], float], chore: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds())
+            try:
+                await chore()
+            except (OSError, KafkaError) as error:
+                log_.error("%s: %s; will try again", name, error)
+
+    async def flush(self) -> None:
+        """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""
+        now_ms = self._node.world.now_ms()
+        for number, log in enumerate(self._logs()):
+            if log.needs_flush or self._has_waited(log, now_ms):
+                await log.flush()
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        await self._node.directories.sweep()
+
+    def _has_waited(self, log: Log, now_ms: int) -> bool:
+        if log.settings.flush_ms == LONG_MAX or not log.unflushed:
+            self._unflushed_since.pop(log, None)
+            return False
+        return now_ms - self._unflushed_since.setdefault(log, now_ms) >= log.settings.flush_ms
+
+    async def retain(self) -> None:
+        """Delete segments that are too old or too many. Never past the high watermark."""
+        for number, partition in enumerate(self._node.replicas.all()):
+            log = partition.log
+            freed = await cleaning.perform(log, cleaning.plan(log, self._node.world.now_ms(), partition.high_watermark.value))
+            if freed:
+                log_.info("%s: retention freed %d bytes, the log now starts at %d", log.name, freed, log.start_offset)
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def checkpoint(self) -> None:
+        marks = {(p.topic, p.index): p.high_watermark.value for p in self._node.replicas.all()}
+        await self._node.directories.checkpoint(marks)
+
+    async def expire_producers(self) -> None:
+        now_ms = self._node.world.now_ms()
+        for log in self._logs():
+            log.producers.expire(now_ms, log.settings.producer_id_expiration_ms)
+
+    def _logs(self) -> list[Log]:
+        return [partition.log for partition in self._node.replicas.all()]
