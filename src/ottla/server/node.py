@@ -158,8 +158,8 @@ class Node:
 
         for loading in await self.directories.load(settings_of):
             log.info(
-                "opened %d logs in %.2f s, after a %s stop: %d MB scanned, %d bytes cut",
-                *(loading.logs, loading.took_ms / 1000, "clean" if loading.clean else "unclean"),
+                "opened %d logs in %.2f s, after %s stop: %d MB scanned, %d bytes cut",
+                *(loading.logs, loading.took_ms / 1000, "a clean" if loading.clean else "an unclean"),
                 *(loading.scanned_bytes >> 20, loading.truncated_bytes),
             )
             self.measures.recovery.value = loading.took_ms / 1000

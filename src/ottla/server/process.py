@@ -1,0 +1,115 @@
+"""A node as a process: settings in, signals obeyed, and for each way it can fail to start one clear line and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ottla.config import BrokerConfig
+from ottla.log.directories import WrongDirectory
+from ottla.log.identity import BadIdentity
+from ottla.server.exposition import LoopProbe, node_routes, start_http
+from ottla.server.journal import set_up
+from ottla.server.node import Node
+from ottla.wire.errors import KafkaError
+from ottla.world import World
+
+log = logging.getLogger("ottla.node")
+
+# Collections of the youngest objects are rare enough not to be felt; requests leave no cycles behind.
+YOUNG_OBJECTS = 50_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is about the process rather than the node."""
+
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    log_json: bool = False
+    log_level: str = "info"
+
+
+class CannotStart(Exception):
+    """Why the node does not run, in words for whoever started it."""
+
+
+def serve_forever(
+    properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None = None
+) -> int:
+    """Run a node until it is told to stop; the answer is the exit code of the process."""
+    set_up(json=options.log_json, level=options.log_level)
+    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
+    try:
+        return asyncio.run(_serve(properties, options, ready))
+    except CannotStart as problem:
+        print(f"ottla: {problem}", file=sys.stderr)
+        return 1
+
+
+async def _serve(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None) -> int:
+    try:
+        node = Node(BrokerConfig(properties), World())
+    except KafkaError as error:
+        raise CannotStart(error.message) from error
+    try:
+        await node.start()
+    except (OSError, KafkaError, WrongDirectory, BadIdentity) as error:
+        node.directories.release()
+        raise CannotStart(_explained(error, node)) from error
+    probe = LoopProbe(node.measures.loop_stalls)
+    probe.start()
+    if options.metrics_port is not None:
+        await _expose(node, options)
+    if ready is not None:
+        ready(node)
+    failed = await _stopped_or_failed(node)
+    if failed is not None:
+        log.critical("the node ends, because its metadata cannot be kept: %s", failed)
+        return 1
+    await node.stop()
+    log.info("stopped")
+    return 0
+
+
+async def _expose(node: Node, options: Options) -> None:
+    assert options.metrics_port is not None
+    routes = node_routes(node.measures.render, lambda: None if node.is_ready else "the node is starting or stopping")
+    try:
+        await start_http(options.metrics_host, options.metrics_port, routes)
+    except OSError as error:
+        raise CannotStart(f"the metrics port {options.metrics_port} cannot be used: {error.strerror}") from error
+
+
+async def _stopped_or_failed(node: Node) -> BaseException | None:
+    """Wait for Ctrl-C or a polite kill; or for the node's own word that it cannot go on."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, told.set)
+    node.failed.add_done_callback(lambda _: told.set())
+    await told.wait()
+    return node.failed.result() if node.failed.done() else None
+
+
+def _explained(error: Exception, node: Node) -> str:
+    """What went wrong and what to do about it."""
+    if isinstance(error, KafkaError):
+        return error.message
+    if isinstance(error, BlockingIOError):
+        return f"{error.filename} is held by another process: is a node already running on this directory?"
+    if isinstance(error, PermissionError):
+        return f"no permission for {error.filename}: choose another directory with --data"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"{error.strerror}: is a broker already running there? Choose another address with --listen"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left for {error.filename or node.config.log_dirs[0]}: make room or choose another --data"
+    return str(error)
