@@ -1,0 +1,197 @@
+"""One connection to one broker: requests go out as they come, answers come back in the same order.
+
+The first thing said on a connection is ApiVersions; from then on every request is written in the highest version that
+both sides know. Several requests may be under way at once. A request that gets no answer in time ends the connection,
+because every later answer would have to wait behind the missing one.
+
+Only `loop.create_connection` and timers of the loop are used, so a simulated loop will do as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from ottla import __version__
+from ottla.wire.codec import Malformed, decode
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.frames import Frames, read_response_header, request_frame
+from ottla.wire.messages import RESPONSES
+from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.schema import Layout, Message
+
+CONNECT_SECONDS = 10.0
+REQUEST_SECONDS = 30.0
+
+
+class Lost(ConnectionError):
+    """The connection ended before the answer came: the request may or may not have taken effect."""
+
+
+class Awaited(NamedTuple):
+    correlation_id: int
+    response: Layout
+    version: int
+    answer: asyncio.Future[Any]
+
+
+def failure(code: int, message: str | None = None) -> KafkaError:
+    """The error of an answer; a number that is newer than our table keeps its meaning of "no"."""
+    known = Error._value2member_map_.get(code)
+    if not isinstance(known, Error):
+        return KafkaError(Error.UNKNOWN_SERVER_ERROR, message or f"error {code}")
+    return KafkaError(known, message)
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise what an answer's error code says, if it says anything."""
+    if code:
+        raise failure(code, message)
+
+
+class Connection(asyncio.Protocol):
+    """Made by `Connection.open`."""
+
+    def __init__(self, address: str, client_id: str) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.served: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        self._transport: asyncio.Transport | None = None
+        self._frames = Frames()
+        self._awaited: deque[Awaited] = deque()
+        self._correlation_id = 0
+        self._why_closed: str | None = None
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, *, client_id: str = "ottla", timeout_s: float = CONNECT_SECONDS
+    ) -> Connection:
+        """Connect and learn what the broker speaks. OSError or Lost when there is no broker."""
+        connection = cls(address_text(host, port), client_id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+                await connection._negotiate()
+        except TimeoutError:
+            connection.close()
+            raise Lost(f"{connection.address} did not answer within {timeout_s:g} s")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        return self._why_closed is not None
+
+    def close(self, why: str = "closed by this client") -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(why)
+
+    def version_of(self, request: Layout) -> int:
+        """The highest version of this request that both sides know."""
+        low, high = self.served.get(request.key, (0, -1))
+        version = min(high, request.versions.high)
+        if version < max(low, request.versions.low):
+            what = request.__name__.removesuffix("Request")
+            raise KafkaError(Error.UNSUPPORTED_VERSION, f"the broker at {self.address} has no {what} that we speak")
+        return version
+
+    async def request(self, message: Message, timeout_s: float = REQUEST_SECONDS, version: int | None = None) -> Any:
+        """Send, and wait for the answer: an object of the response class that belongs to the request."""
+        answer = self._send(message, self.version_of(type(message)) if version is None else version)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            self.close(f"{type(message).__name__} got no answer within {timeout_s:g} s")
+            raise Lost(f"{self.address}: {self._why_closed}")
+
+    def tell(self, message: Message) -> None:
+        """Send what is not answered: Produce with acks=0."""
+        self._write(message, self.version_of(type(message)))
+
+    async def _negotiate(self) -> None:
+        versions = await self._ask_versions(ApiVersionsRequest.versions.high)
+        if versions.error_code == Error.UNSUPPORTED_VERSION.code:
+            # KIP-511: the answer of an older broker says up to where it knows this request.
+            highest = max((api.max_version for api in versions.api_keys if api.api_key == 18), default=0)
+            versions = await self._ask_versions(min(highest, ApiVersionsRequest.versions.high))
+        check(versions.error_code)
+        self.served = {api.api_key: (api.min_version, api.max_version) for api in versions.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in versions.finalized_features}
+
+    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
+        hello = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+        return cast(ApiVersionsResponse, await self._send(hello, version))
+
+    def _send(self, message: Message, version: int) -> asyncio.Future[Any]:
+        self._write(message, version)
+        answer = asyncio.get_running_loop().create_future()
+        self._awaited.append(Awaited(self._correlation_id, RESPONSES[type(message).key], version, answer))
+        return answer
+
+    def _write(self, message: Message, version: int) -> None:
+        if self._why_closed is not None or self._transport is None:
+            raise Lost(f"{self.address}: {self._why_closed}")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        parts = request_frame(message, version, self._correlation_id, self.client_id)
+        self._transport.writelines(cast(Sequence[bytes], parts))
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.feed(data):
+                self._answer(frame)
+        except Malformed as error:
+            self.close(f"not an answer in Kafka's protocol: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(f"the connection was lost: {error}" if error else "the broker closed the connection")
+
+    def _answer(self, frame: bytes) -> None:
+        if not self._awaited:
+            raise Malformed("an answer nobody asked for")
+        awaited = self._awaited.popleft()
+        try:
+            response = _read_response(frame, awaited)
+        except Malformed as error:
+            _fail(awaited.answer, Lost(f"{self.address}: {error}"))
+            raise
+        if not awaited.answer.done():
+            awaited.answer.set_result(response)
+
+    def _end(self, why: str) -> None:
+        if self._why_closed is None:
+            self._why_closed = why
+        waiting, self._awaited = self._awaited, deque()
+        for awaited in waiting:
+            _fail(awaited.answer, Lost(f"{self.address}: {self._why_closed}"))
+
+
+def _read_response(frame: bytes, awaited: Awaited) -> Message:
+    correlation_id, position = read_response_header(frame, awaited.response, awaited.version)
+    if correlation_id != awaited.correlation_id:
+        raise Malformed(f"answer {correlation_id} came where {awaited.correlation_id} was due")
+    version = awaited.version
+    if awaited.response is ApiVersionsResponse and frame[position : position + 2] == b"\0\x23":
+        version = 0  # UNSUPPORTED_VERSION is said in words that everybody understands
+    response: Message = decode(awaited.response, frame, version, position)  # type: ignore[arg-type]
+    return response
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,221 @@
+"""A consumer of partitions that it names itself: fetch from a position, walk the batches, move the position.
+
+There is one fetch under way per leader. A partition is finished when its *position* reaches its end, not when the last
+record is seen: a range may end in control records, or in a hole that compaction left.
+
+Reading committed data takes work on this side. The broker sends no further than the last stable offset, and with the
+records a list of the transactions in them that were aborted: (producer id, first offset). From that offset on the
+producer's transactional batches are passed over, until its abort marker is met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
+
+from ottla.client.cluster import (
+    EARLIEST,
+    LATEST,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    Cluster,
+    TopicPartition,
+    by_topic,
+    may_pass,
+)
+from ottla.client.connection import REQUEST_SECONDS, Connection, check, failure
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.records import Batch, ControlType, Headers, batches, control_type, crc_ok, iterate
+
+FETCH_BYTES_MAX = 50 << 20
+PARTITION_BYTES_MAX = 1 << 20
+WAIT_MS = 500
+
+Found = FetchResponse.Topic.Partition
+
+
+class Consumed(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Consumer:
+    """`async for record in consumer` gives records until every partition has reached its end; without ends, for ever."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, int],
+        *,
+        ends: Mapping[TopicPartition, int] | None = None,
+        read_committed: bool = False,
+        wait_ms: int = WAIT_MS,
+        partition_bytes_max: int = PARTITION_BYTES_MAX,
+    ) -> None:
+        """`positions` are offsets, or the marks EARLIEST and LATEST; `ends` are exclusive."""
+        self.cluster = cluster
+        self.positions = dict(positions)
+        self.ends = None if ends is None else dict(ends)
+        self.read_committed = read_committed
+        self.wait_ms = wait_ms
+        self.partition_bytes_max = partition_bytes_max
+        self._fetches: dict[Connection, asyncio.Task[list[Consumed]]] = {}
+        self._trouble_since: float | None = None
+        self._pause = PAUSE_SECONDS
+
+    async def __aiter__(self) -> AsyncIterator[Consumed]:
+        try:
+            while self.open_partitions():
+                for record in await self.fetch():
+                    yield record
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for task in self._fetches.values():
+            task.cancel()
+        self._fetches.clear()
+
+    def open_partitions(self) -> dict[TopicPartition, int]:
+        """Positions of the partitions that have not reached their end."""
+        if self.ends is None:
+            return self.positions
+        return {where: at for where, at in self.positions.items() if at < 0 or at < self.ends[where]}
+
+    async def fetch(self) -> list[Consumed]:
+        """The next records, or none when the brokers had nothing for a while."""
+        try:
+            await self._find_marks()
+            records = await self._round()
+        except (KafkaError, OSError) as error:
+            await self._survive(error)
+            return []
+        self._trouble_since, self._pause = None, PAUSE_SECONDS
+        return records
+
+    async def _survive(self, error: KafkaError | OSError) -> None:
+        """Wait and let the caller try again, unless that cannot help or has not helped for long enough."""
+        now = asyncio.get_running_loop().time()
+        self._trouble_since = now if self._trouble_since is None else self._trouble_since
+        if not may_pass(error) or now - self._trouble_since > self.cluster.budget_s:
+            raise error
+        for topic in by_topic(self.positions):
+            self.cluster.forget(topic)
+        await self.cluster.pause(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+
+    async def _find_marks(self) -> None:
+        marks = {where: at for where, at in self.positions.items() if at < 0}
+        if marks:
+            found = await self.cluster.list_offsets(marks, read_committed=self.read_committed)
+            self.positions.update({where: offset.offset for where, offset in found.items()})
+
+    async def _round(self) -> list[Consumed]:
+        """Ask every leader that is not being asked, then take what the first to answer has."""
+        for connection, part in (await self.cluster.by_leader(self.open_partitions())).items():
+            if connection not in self._fetches:
+                task = asyncio.get_running_loop().create_task(self._ask(connection, part))
+                self._fetches[connection] = task
+        if self._fetches:
+            await asyncio.wait(self._fetches.values(), return_when=asyncio.FIRST_COMPLETED)
+        done = [connection for connection, task in self._fetches.items() if task.done()]
+        records: list[Consumed] = []
+        tasks = [self._fetches.pop(connection) for connection in done]
+        for task in tasks:
+            records += task.result()
+        return records
+
+    async def _ask(self, connection: Connection, part: Mapping[TopicPartition, int]) -> list[Consumed]:
+        timeout_s = REQUEST_SECONDS + self.wait_ms / 1000
+        response: FetchResponse = await connection.request(self._request(part), timeout_s)
+        check(response.error_code)
+        records: list[Consumed] = []
+        trouble: KafkaError | None = None
+        for topic in response.responses:
+            name = topic.topic or self.cluster.topic_of(topic.topic_id)
+            for found in topic.partitions:
+                where = TopicPartition(name, found.partition_index)
+                if found.error_code:
+                    trouble = self._explain(where, found)
+                elif where in part:
+                    records += self._take(where, found)
+        if trouble is not None and not records:
+            raise trouble
+        return records
+
+    def _explain(self, where: TopicPartition, found: Found) -> KafkaError:
+        if found.error_code == Error.OFFSET_OUT_OF_RANGE.code:
+            text = f"{where.topic}-{where.partition} has no offset {self.positions[where]}"
+            return KafkaError(Error.OFFSET_OUT_OF_RANGE, text)
+        return failure(found.error_code)
+
+    def _request(self, part: Mapping[TopicPartition, int]) -> FetchRequest:
+        return FetchRequest(
+            max_wait_ms=self.wait_ms,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES_MAX,
+            isolation_level=int(self.read_committed),
+            topics=[
+                FetchRequest.Topic(
+                    topic=topic,
+                    topic_id=self.cluster.topic_id(topic),
+                    partitions=[
+                        FetchRequest.Topic.Partition(
+                            partition=where.partition, fetch_offset=at, partition_max_bytes=self.partition_bytes_max
+                        )
+                        for where, at in partitions.items()
+                    ],
+                )
+                for topic, partitions in by_topic(part).items()
+            ],
+        )
+
+    def _take(self, where: TopicPartition, found: Found) -> list[Consumed]:
+        """The records of one answer from our position on; the position moves behind them."""
+        data = memoryview(found.records if found.records is not None else b"")
+        end = None if self.ends is None else self.ends[where]
+        aborted = Aborted(found) if self.read_committed else None
+        records: list[Consumed] = []
+        for at, batch in batches(data):
+            position = self.positions[where]
+            if batch.last_offset < position:
+                continue
+            if not crc_ok(data, at, batch.size):
+                raise KafkaError(Error.CORRUPT_MESSAGE, f"{where.topic}-{where.partition} is damaged at {position}")
+            piece = data[at : at + batch.size]
+            self.positions[where] = batch.next_offset
+            if (aborted is not None and aborted.hides(batch, piece)) or batch.is_control:
+                continue
+            for record in iterate(piece):
+                if record.offset >= position and (end is None or record.offset < end):
+                    records.append(Consumed._make((*where, *record)))
+        return records
+
+
+class Aborted:
+    """The aborted transactions of one answer, walked along with its batches."""
+
+    def __init__(self, found: Found) -> None:
+        transactions = found.aborted_transactions or []
+        self._ahead = sorted(((t.first_offset, t.producer_id) for t in transactions), reverse=True)
+        self._producers: set[int] = set()
+
+    def hides(self, batch: Batch, data: memoryview) -> bool:
+        """Whether the batch belongs to an aborted transaction."""
+        while self._ahead and self._ahead[-1][0] <= batch.last_offset:
+            self._producers.add(self._ahead.pop()[1])
+        if batch.is_control and batch.is_transactional:
+            if any(control_type(record.key) == ControlType.ABORT for record in iterate(data)):
+                self._producers.discard(batch.producer_id)
+            return True
+        return batch.is_transactional and batch.producer_id in self._producers
+
+
+__all__ = ["EARLIEST", "LATEST", "Consumed", "Consumer"]
