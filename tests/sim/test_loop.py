@@ -303,6 +303,30 @@ class TestNodes:
 
         assert run(1, main) == ["this step"]
 
+    def test_a_power_cut_in_the_middle_of_a_step_is_no_mishap(self):
+        """How a simulated disk ends a node at one certain call: kill it, then raise to get out of the step."""
+
+        class PowerCut(BaseException):
+            pass
+
+        async def main(loop: SimLoop) -> int:
+            def call() -> None:
+                loop.kill("b0")
+                raise PowerCut
+
+            async def node(in_a_callback: bool) -> None:
+                if in_a_callback:
+                    loop.call_soon(call)
+                    await asyncio.sleep(100)
+                call()
+
+            for in_a_callback in (True, False):
+                loop.boot("b0", node(in_a_callback))
+                await asyncio.sleep(1)
+            return loop.node("b0").incarnation
+
+        assert run(1, main) == 2
+
     def test_the_clock_does_not_jump_to_timers_of_the_dead(self):
         async def main(loop: SimLoop) -> None:
             async def node() -> None:
