@@ -79,7 +79,7 @@ class DataDirectory:
 
     def open(self) -> identity.MetaProperties | None:
         """Lock the directory and read who it belongs to. BlockingIOError if another process has it. Blocks."""
-        self.disk.make_directory(self.path)
+        make_durable_directory(self.disk, self.path)
         self._release = self.disk.lock(f"{self.path}/.lock")
         self.meta = identity.read_meta_properties(self.disk, self.path)
         self.clean_epoch = identity.take_clean_mark(self.disk, self.path)
@@ -265,6 +265,17 @@ class DataDirectory:
         if self._release is not None:
             self._release()
             self._release = None
+
+
+def make_durable_directory(disk: Disk, path: str) -> None:
+    """Make a directory with its parents; when this returns, none of them can vanish again."""
+    if disk.is_directory(path):
+        return
+    parent = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    if parent not in ("/", "."):
+        make_durable_directory(disk, parent)
+    disk.make_directory(path)
+    disk.sync_directory(parent)
 
 
 def partition_of(name: str) -> Key | None:

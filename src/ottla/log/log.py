@@ -152,8 +152,8 @@ class Log(Writer):
     async def truncate_to(self, offset: int) -> bool:
         return await trimming.truncate_to(self, offset)
 
-    async def truncate_fully_and_start_at(self, offset: int) -> None:
-        await trimming.truncate_fully_and_start_at(self, offset)
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        trimming.truncate_fully_and_start_at(self, offset)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
         return trimming.delete_records(self, before, high_watermark)

@@ -97,6 +97,7 @@ def _tidy(log: Log) -> list[str]:
     disk, directory = log.disk, log.directory
     names = disk.names(directory)
     odd = [name for name in names if name.endswith((".deleted", ".cleaned", ".swap", ".tmp"))]
+    odd = [name for name in odd if name[:20].isdigit() or name.endswith(".tmp")]
     if not odd:
         return names
     cleaned = [int(name[:20]) for name in odd if name.endswith(".cleaned")]

@@ -33,7 +33,7 @@ async def truncate_to(log: Log, offset: int) -> bool:
         return False
     await lower_recovery_point(log, offset)
     if offset < log.segments[0].base:
-        await truncate_fully_and_start_at(log, offset)
+        truncate_fully_and_start_at(log, offset)
         return True
     keep = log.segment_number(offset) + 1
     removed = log.segments[keep:]
@@ -49,10 +49,11 @@ async def truncate_to(log: Log, offset: int) -> bool:
     return True
 
 
-async def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     """An empty log that begins at `offset`: a follower whose whole log the leader no longer has."""
     log.publish()
-    await lower_recovery_point(log, offset)
+    log.cuts += 1
+    log.recovery_point, log.synced_end = min(log.recovery_point, offset), min(log.synced_end, offset)
     old = log.segments
     log.epochs.clear()
     write_epochs(log)

@@ -64,7 +64,7 @@ _stamp = Struct(">qii").pack_into
 class Owner(Protocol):
     """Who wants to know that a staged batch was lost after all."""
 
-    def fail(self, error: BaseException) -> None: ...
+    def fail(self, error: KafkaError) -> None: ...
 
 
 class Appended:
@@ -491,7 +491,7 @@ class Writer:
             pass
         for _, _, _, owner in batches:
             if owner is not None:
-                owner.fail(error)
+                owner.fail(storage_error(error))
 
     # -- roll
 
