@@ -56,6 +56,13 @@ class Operation(NamedTuple):
     value: str | None
 
 
+class UnknownOperation(KafkaError):
+    """Neither set, delete, append nor subtract."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(Error.UNKNOWN_SERVER_ERROR, f"Unknown operations type {operation.kind}")
+
+
 def check_operations(operations: Sequence[Operation]) -> None:
     """What holds for every resource, before anybody looks at names and values."""
     names = [operation.name for operation in operations]
@@ -71,7 +78,10 @@ def outcome(
 ) -> dict[str, str | None]:
     """What each named setting becomes; None where it goes. Lists are appended to and subtracted from."""
     changes: dict[str, str | None] = {}
-    for name, kind, value in operations:
+    for operation in operations:
+        name, kind, value = operation
+        if kind not in (SET, DELETE, APPEND, SUBTRACT):
+            raise UnknownOperation(operation)
         if kind in WORDS:
             changes[name] = _spliced(name, kind, value or "", current.get(name), table.get(name))
         else:

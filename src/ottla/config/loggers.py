@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from ottla.config.changes import APPEND, DELETE, SET, SUBTRACT, WORDS, Operation
+from ottla.config.changes import APPEND, DELETE, SET, SUBTRACT, WORDS, Operation, UnknownOperation
 from ottla.wire.errors import Error, KafkaError
 
 ROOT = "root"
@@ -35,9 +35,10 @@ def _word(level: int) -> str:
 
 def check(operations: Iterable[Operation]) -> None:
     known = levels()
-    for name, kind, value in operations:
+    for operation in operations:
+        name, kind, value = operation
         if kind not in (SET, DELETE, APPEND, SUBTRACT):
-            raise KafkaError(Error.UNKNOWN_SERVER_ERROR, f"Unknown operations type {kind}")
+            raise UnknownOperation(operation)
         if kind in WORDS:
             why = f"{WORDS[kind]} operation is not allowed for the BROKER_LOGGER resource"
             raise KafkaError(Error.INVALID_REQUEST, why)

@@ -22,6 +22,7 @@ from ottla.config.changes import (
     SET,
     SUBTRACT,
     Operation,
+    UnknownOperation,
     applied,
     check_broker,
     check_client_metrics,
@@ -208,7 +209,7 @@ def _answers(answer: type[Answer], wishes: Sequence[Wish], errors: Sequence[Kafk
     return [
         answer(
             error_code=error.code if error else 0,
-            error_message=error.message if error else None,
+            error_message=error.message if error and error.error is not Error.UNKNOWN_SERVER_ERROR else None,
             resource_type=wish.resource[0],
             resource_name=wish.resource[1],
         )
@@ -225,9 +226,6 @@ async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> l
         granted.remove(index)
         if not validate_only:
             loggers.change(wishes[index].operations)
-    if _unknown_operation(wishes, granted):
-        # The controller of Apache Kafka fails on it, and with it all that came along in the request.
-        return [KafkaError(Error.UNKNOWN_SERVER_ERROR) if i in granted else error for i, error in enumerate(errors)]
 
     def decide(written: Image) -> Decision[None]:
         changes: dict[Resource, Mapping[str, str | None]] = {}
@@ -235,6 +233,10 @@ async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> l
             wish = wishes[index]
             try:
                 changes[wish.resource] = _changes(wish, written, config)
+            except UnknownOperation as error:
+                # It makes the controller of Apache Kafka fail on all that came along with it.
+                errors[:] = [error if other in granted else errors[other] for other in range(len(wishes))]
+                return Decision([], None)
             except KafkaError as error:
                 errors[index] = error
         return Decision([], None) if validate_only else incremental_alter_configs(written, changes)
@@ -274,10 +276,6 @@ def _check_resource(wish: Wish, image: Image, config: BrokerConfig) -> None:
             if not SET <= operation.kind <= SUBTRACT:
                 raise KafkaError(Error.INVALID_REQUEST, f"Unknown operations type {operation.kind}")
         _broker_changes(wish, image, config)
-
-
-def _unknown_operation(wishes: Sequence[Wish], granted: Sequence[int]) -> bool:
-    return any(not SET <= operation.kind <= SUBTRACT for index in granted for operation in wishes[index].operations)
 
 
 def _changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
