@@ -180,14 +180,12 @@ def test_deleting() -> None:
     assert apply(image, decision).topic("a") is None
 
 
-def test_settings_are_set_taken_away_and_replaced() -> None:
+def test_settings_are_set_and_taken_away() -> None:
     image, _ = created(cluster(), NewTopic("a", configs={"x": "1", "y": "2"}))
     resource = (TOPIC, "a")
     image = apply(image, controller.incremental_alter_configs(image, {resource: {"x": None, "z": "3"}}))
     assert image.configs(*resource) == {"y": "2", "z": "3"}
     assert controller.incremental_alter_configs(image, {resource: {"z": "3"}}).records == []
-    image = apply(image, controller.alter_configs(image, {resource: {"w": "4"}}))
-    assert image.configs(*resource) == {"w": "4"}
 
 
 def test_a_new_minimum_in_sync_starts_eligibility_over() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from desk import on_loop
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
 from ottla.metadata import controller
@@ -25,16 +25,6 @@ from ottla.wire.records import batches, control_type, iterate
 from ottla.world import RealDisk, World
 
 PORTS = {"PLAINTEXT": 19092}
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 class Slow(RealDisk):

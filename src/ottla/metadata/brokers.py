@@ -28,7 +28,6 @@ from ottla.metadata.records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
-    UnregisterBrokerRecord,
 )
 from ottla.wire.errors import Error, KafkaError
 
@@ -146,12 +145,6 @@ def begin_shutdown(image: Image, broker_id: int, rules: Rules) -> Decision[None]
     broker = _registered(image, broker_id)
     said = [] if broker.in_controlled_shutdown else [_changed(broker, in_controlled_shutdown=1)]
     return Decision([*said, *changes_for_broker(image, rules, gone=broker_id)], None)
-
-
-def unregister_broker(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
-    broker = _registered(image, broker_id)
-    record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return Decision([*changes_for_broker(image, rules, died_uncleanly=broker_id), (record, 0)], None)
 
 
 def assign_directories(image: Image, broker_id: int, places: Mapping[tuple[bytes, int], bytes]) -> Decision[None]:

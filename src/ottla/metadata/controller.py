@@ -14,7 +14,6 @@ from ottla.metadata.brokers import (
     register_broker,
     register_controller,
     unfence,
-    unregister_broker,
 )
 from ottla.metadata.decisions import Decision, Rules, Versioned
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
@@ -27,7 +26,7 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
 )
-from ottla.metadata.settings import MIN_INSYNC_REPLICAS, alter_configs, incremental_alter_configs
+from ottla.metadata.settings import MIN_INSYNC_REPLICAS, incremental_alter_configs
 from ottla.metadata.topics import MorePartitions, NewTopic, add_partitions, create_topics, delete_topics
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "Registration",
     "Rules",
     "add_partitions",
-    "alter_configs",
     "assign_directories",
     "begin_shutdown",
     "bootstrap",
@@ -51,7 +49,6 @@ __all__ = [
     "register_broker",
     "register_controller",
     "unfence",
-    "unregister_broker",
 ]
 
 

@@ -34,12 +34,6 @@ DIRECTORY_ASSIGNMENT = 17
 CORDONED_DIRECTORIES = 30
 
 
-def visible(finalised: Mapping[str, int]) -> dict[str, int]:
-    """The finalised levels a client is shown: never above what is served, and nothing that is not served at all."""
-    lower = {name: min(level, SERVED[name][1]) for name, level in finalised.items() if name in SERVED}
-    return {name: level for name, level in lower.items() if level > 0}
-
-
 def level(finalised: Mapping[str, int]) -> int:
     """The metadata.version of a cluster. A log from before the first FeatureLevelRecord has the oldest."""
     return finalised.get(METADATA_VERSION, METADATA_VERSION_MIN)

@@ -39,7 +39,6 @@ class Change:
     min_isr: int
     unclean: bool
     died_uncleanly: int = NO_LEADER
-    preferred: bool = False
     leader: int = LEADER_UNCHANGED
     recovery: int = RECOVERY_UNCHANGED
     forced: bool = False
@@ -72,9 +71,8 @@ class Change:
 
     def _find_leader(self) -> tuple[int, bool]:
         """The leader, and whether it had to be forced."""
-        old, replicas = self.partition.leader, self.partition.replicas
-        order = (replicas[0], old, *replicas[1:]) if self.preferred else (old, *replicas)
-        for replica in order:
+        replicas = self.partition.replicas
+        for replica in (self.partition.leader, *replicas):
             if self._valid(replica):
                 return replica, False
         if self._last_known_leads():

@@ -30,15 +30,6 @@ def incremental_alter_configs(image: Image, changes: Mapping[Resource, Mapping[s
     return Decision(records, None)
 
 
-def alter_configs(image: Image, wanted: Mapping[Resource, Mapping[str, str]]) -> Decision[None]:
-    """Make exactly these the settings of each resource: what is not named is taken away."""
-    changes: dict[Resource, dict[str, str | None]] = {}
-    for resource, values in wanted.items():
-        gone: dict[str, str | None] = {name: None for name in image.settings.get(resource, {}) if name not in values}
-        changes[resource] = {**gone, **values}
-    return incremental_alter_configs(image, changes)
-
-
 def _eligible_again(image: Image, resource: Resource, changed: Mapping[str, str | None]) -> list[Versioned]:
     """Who is eligible to lead was worked out with the old minimum: with a new one it starts over (KIP-966)."""
     kind, name = resource

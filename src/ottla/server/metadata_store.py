@@ -303,7 +303,8 @@ class MetadataStore:
             await self._disk.away(self._disk.remove, path)
 
     async def _is_over(self, oldest: SnapshotId, snapshot_bytes: int) -> bool:
-        bytes_max, age_max = self._config["metadata.max.retention.bytes"], self._config["metadata.max.retention.ms"]
+        bytes_max: int = self._config["metadata.max.retention.bytes"]
+        age_max: int = self._config["metadata.max.retention.ms"]
         if 0 <= bytes_max < snapshot_bytes + self.log.size:
             return True
         first = look(await self._disk.away(self._disk.read, f"{self.path}/{oldest.file_name}"))

@@ -32,7 +32,7 @@ from ottla.config import BrokerConfig, validate_topic_configs
 from ottla.config import Endpoint as Listener
 from ottla.log.directories import Directories
 from ottla.metadata import controller
-from ottla.metadata.controller import Decision, Registration, Rules
+from ottla.metadata.controller import Block, Decision, Registration, Rules
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Versioned
 from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.raft.quorum import Address, QuorumState, Voter, VoterSet, leader_change
@@ -78,6 +78,9 @@ class Quorum:
         self._snapshotting: asyncio.Task[None] | None = None
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._ended: BaseException | None = None
+        self._block: Block | None = None
+        self._ids = range(0)
+        self._refill: Awaitable[Block] | None = None
 
     def listen(self, follow: Follow) -> None:
         """Await `follow(old, new, delta)` for every picture that becomes committed, in order."""
@@ -126,6 +129,23 @@ class Quorum:
             self.written, delta = self.written.replay([record for record, _ in batch], last, self.written.epoch)
             steps.append((self.written, delta))
         return steps
+
+    async def producer_id(self) -> int:
+        """The next id of this broker's block. Whoever finds it used up waits for the next one, together."""
+        while not self._ids:
+            refill = self._refill = self._refill or self.submit(self._next_ids)
+            try:
+                block = await refill
+            finally:
+                if self._refill is refill:
+                    self._refill = None
+            if block is not self._block:
+                self._block, self._ids = block, range(block.first, block.first + block.size)
+        taken, self._ids = self._ids[0], self._ids[1:]
+        return taken
+
+    def _next_ids(self, image: Image) -> Decision[Block]:
+        return controller.next_producer_ids(image, self._config.node_id)
 
     # --- committing
 

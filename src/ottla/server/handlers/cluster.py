@@ -1,0 +1,69 @@
+"""DescribeCluster: the nodes of the cluster.
+
+Versions: 1 can ask for controllers instead of brokers (KIP-919), 2 for fenced brokers too (KIP-1073).
+"""
+
+from __future__ import annotations
+
+from ottla.metadata.image import Broker, Image
+from ottla.server.context import Context
+from ottla.server.dispatch import serves
+from ottla.wire.errors import Error
+from ottla.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+
+BROKERS, CONTROLLERS = 1, 2
+KINDS = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
+
+# What may be done to a cluster, and to a topic, as bits of the operations that Kafka's access rules know.
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def alive_on(image: Image, listener: str) -> list[Broker]:
+    """Brokers that serve, and that can be reached by the listener a client came in on."""
+    alive = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+    return [broker for broker in alive if not broker.fenced and listener in broker.endpoints]
+
+
+def controller_for_clients(image: Image, alive: list[Broker]) -> int:
+    """A broker that takes requests for the controller: the controller itself, if clients can reach it."""
+    ids = [broker.id for broker in alive]
+    if image.controller_id in ids:
+        return image.controller_id
+    return ids[0] if ids else -1
+
+
+@serves(DescribeClusterRequest, versions="0-2")
+async def describe_cluster(request: DescribeClusterRequest, ctx: Context) -> DescribeClusterResponse:
+    if request.endpoint_type != BROKERS:
+        return _wrong_kind(request.endpoint_type)
+    image = ctx.image
+    alive = alive_on(image, ctx.listener)
+    shown = _with_fenced(image, ctx.listener) if request.include_fenced_brokers else alive
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=controller_for_clients(image, alive),
+        brokers=[_described(broker, ctx.listener) for broker in shown],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31),
+    )
+
+
+def _wrong_kind(asked: int) -> DescribeClusterResponse:
+    if asked not in KINDS:
+        error, why = Error.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {asked}"
+    else:
+        error = Error.MISMATCHED_ENDPOINT_TYPE
+        why = f"The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type {KINDS[asked]}"
+    return DescribeClusterResponse(error_code=error.code, error_message=why)
+
+
+def _with_fenced(image: Image, listener: str) -> list[Broker]:
+    ordered = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+    return [broker for broker in ordered if listener in broker.endpoints]
+
+
+def _described(broker: Broker, listener: str) -> DescribeClusterResponse.Broker:
+    endpoint = broker.endpoints[listener]
+    return DescribeClusterResponse.Broker(
+        broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=broker.fenced
+    )
