@@ -312,7 +312,6 @@ def test_a_lost_connection_cancels_its_handlers(service: Service, caplog: pytest
     assert service.running == 0 and caplog.text == ""
 
 
-@pytest.mark.xfail(strict=True, reason="Exchange._step runs on after cancel: it must return when the coroutine is gone")
 def test_a_wait_that_ends_in_the_turn_its_connection_is_lost(service: Service, caplog: pytest.LogCaptureFixture):
     """The future is done and its callback on the way when the exchange is cancelled: nothing may be told as a failure."""
 
@@ -334,7 +333,6 @@ def test_a_wait_that_ends_in_the_turn_its_connection_is_lost(service: Service, c
     assert "failed" not in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="flush runs inside resume_writing and may abort there: call it with call_soon")
 def test_a_bad_frame_behind_a_full_outbox_ends_the_connection_cleanly(service: Service):
     """The bad frame is looked at when the outbox drains, which is inside resume_writing: aborting there runs
     connection_lost twice on Python 3.11. The simulator counts that as an error nobody caught."""
@@ -371,7 +369,6 @@ def test_a_frame_nobody_can_read_hurts_only_its_own_connection(service: Service,
         assert run(seed, main) == b""
 
 
-@pytest.mark.xfail(strict=True, reason="Tick._flush stops at the first connection whose flush raises")
 def test_an_answer_that_cannot_be_encoded_hurts_only_its_own_connection(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):

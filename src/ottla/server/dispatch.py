@@ -111,8 +111,10 @@ class Exchange:
         self._step()
 
     def _step(self, _: object = None) -> None:
+        if self._coroutine is None:  # cancelled after this step was scheduled
+            return
         try:
-            waiting = self._coroutine.send(None)  # type: ignore[union-attr]
+            waiting = self._coroutine.send(None)
         except StopIteration as stop:
             self._finish(stop.value)
         except Exception as error:

@@ -8,7 +8,6 @@ accepting, answer what is under way, close the logs, leave the mark of a clean s
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Coroutine
@@ -118,8 +117,6 @@ class Node:
         self.upkeep.start()
         self._declare_readings()
         self.is_ready = True
-        gc.collect()
-        gc.freeze()  # what was loaded stays: a collection over half a million live objects would pause for 100 ms
         log.info("node %d serves %s after %.2f s", self.config.node_id, self.addresses, time.perf_counter() - began)
 
     @property

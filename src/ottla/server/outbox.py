@@ -84,7 +84,8 @@ class Outbox:
         """The kernel takes bytes again."""
         self._pump()
         if not self.is_stuck:
-            self._on_drain()
+            # Not from inside resume_writing: whoever is told may end the connection, and asyncio cannot bear that there.
+            self._loop.call_soon(self._on_drain)
 
     def _pump(self) -> None:
         blocked = False

@@ -11,7 +11,10 @@ if that write fails the reply is changed before it is encoded (see `Partition.wr
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
+
+log = logging.getLogger("ottla.server")
 
 
 class Dirty(Protocol):
@@ -24,6 +27,7 @@ class Talkative(Protocol):
     """A connection with replies that are ready."""
 
     def flush(self) -> None: ...
+    def abort(self, reason: str) -> None: ...
 
 
 class Tick:
@@ -56,7 +60,14 @@ class Tick:
         self._armed = False
         dirty, self._dirty = self._dirty, []
         for partition in dirty:
-            partition.write()
+            try:
+                partition.write()
+            except Exception:
+                log.exception("a partition could not be written")
         connections, self._connections = self._connections, []
         for connection in connections:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:
+                log.exception("a reply could not be sent")
+                connection.abort("a reply could not be sent")
