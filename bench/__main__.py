@@ -1,0 +1,131 @@
+"""Ottla and Apache Kafka 4.3.1 one after the other, under the same loads, on this machine.
+
+python -m bench                          everything (about a quarter of an hour)
+python -m bench --only small-produce,kill
+python -m bench --quick                  a minute, to see that all loads run; its figures mean nothing
+python -m bench --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import resource
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from apache import kafka
+from bench import drivers, report
+from bench.lines import LINES
+from bench.scenes import QUICK, SCENES, Size, Tally
+from harness import TREE, DidNotStart, Node, Server, stop_all
+
+RESULTS = Path(__file__).resolve().parent / "results"
+FILES_WANTED = 65_536
+
+
+def main() -> int:
+    options = parse()
+    if options.list:
+        print("\n".join(f"{line.key:24}{line.title} [{line.unit}] {line.goal or line.own_goal}" for line in LINES))
+        return 0
+    try:
+        drivers.build()
+        drivers.librdkafka()
+    except drivers.CannotMeasure as error:
+        print(error, file=sys.stderr)
+        return 1
+    allow_many_files()
+    measured = measure(options)
+    found = report.rows(measured)
+    print("\n" + report.table(found))
+    if not options.quick:
+        keep(found, measured, options.name)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="lines to measure, by key or by the start of it, separated by commas"
+    )
+    parser.add_argument("--servers", default="ottla,apache", help="which of the two to measure")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one repetition, nothing is kept")
+    parser.add_argument("--repeat", type=int, help="repetitions after the warm-up (3)")
+    parser.add_argument(
+        "--data", type=Path, default=TREE / ".cache" / "bench", help="where the servers keep their data"
+    )
+    parser.add_argument("--name", default=datetime.date.today().isoformat(), help="name of the files in bench/results")
+    parser.add_argument("--list", action="store_true", help="show the lines and their goals")
+    return parser.parse_args()
+
+
+def chosen(only: str) -> frozenset[str]:
+    asked = [word.strip() for word in only.split(",") if word.strip()]
+    return frozenset(line.key for line in LINES if not asked or any(line.key.startswith(word) for word in asked))
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    wanted, servers = chosen(options.only), options.servers.split(",")
+    size = QUICK if options.quick else Size(repeats=options.repeat or 3)
+    measured: dict[str, dict[str, list[float]]] = {name: {} for name in servers}
+    for scene, (play, lines) in SCENES.items():
+        if not wanted & lines:
+            continue
+        for name in servers:
+            tally = Tally(wanted, lambda text, n=name: print(f"  {n:8}{text}", flush=True))  # type: ignore[misc]
+            print(f"{scene} on {name}", flush=True)
+            with_server(name, options.data, lambda server, t=tally, p=play: p(server, size, t))  # type: ignore[misc]
+            measured[name].update(tally.figures)
+    return measured
+
+
+def with_server(name: str, data: Path, play: Any) -> None:
+    """Plays a scene on a fresh directory, and leaves neither process nor file behind."""
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    server = make_server(name, data / name)
+    try:
+        play(server)
+    except (drivers.CannotMeasure, DidNotStart, AssertionError) as error:
+        print(f"  {name:8}the scene ended early: {error}", flush=True)
+    finally:
+        server.kill()
+        stop_all([server])
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def make_server(name: str, directory: Path) -> Server:
+    if name == "ottla":
+        return Node(directory)
+    if reason := kafka.why_missing():
+        raise drivers.CannotMeasure(reason)
+    return kafka.Apache(directory, flags=kafka.MEASURED)
+
+
+def allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES_WANTED)), hard))
+
+
+def keep(found: list[report.Row], measured: dict[str, dict[str, list[float]]], name: str) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    about = {
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "processors": os.cpu_count(),
+        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+    report.write_json(RESULTS / f"{name}.json", found, measured, about)
+    report.write_svg(RESULTS / f"{name}.svg", found, f"Ottla beside Apache Kafka, {name}")
+    print(f"\nkept in bench/results/{name}.json and .svg")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

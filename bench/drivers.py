@@ -1,0 +1,70 @@
+"""The two C programs that make the load: compiled on first use, run as children, their JSON read back.
+
+Python clients would be measured instead of the broker: their loops end where librdkafka and a pipelined socket begin.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import TREE, Server, die_with_parent, split
+
+SOURCES = Path(__file__).resolve().parent / "c"
+BUILT = TREE / ".cache"
+SECONDS_MAX = 600.0
+
+Figures = dict[str, float]
+
+
+class CannotMeasure(Exception):
+    """A load did not run, or not as it should; one line says why."""
+
+
+def build() -> None:
+    """Compiles what is older than its source."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise CannotMeasure("no C compiler: the loads are C programs (Debian: apt install gcc libc6-dev)")
+    BUILT.mkdir(exist_ok=True)
+    for name in ("raw", "bulk"):
+        source, program = SOURCES / f"{name}.c", BUILT / name
+        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+            subprocess.run([compiler, "-O2", "-o", str(program), str(source), "-ldl", "-lpthread"], check=True)
+
+
+def librdkafka() -> str:
+    """The library inside the confluent-kafka wheel."""
+    for place in map(Path, sys.path):
+        for found in (place / "confluent_kafka.libs").glob("librdkafka-*.so*"):
+            return str(found)
+    raise CannotMeasure("no librdkafka: pip install confluent-kafka")
+
+
+def raw(server: Server, mode: str, topic: str, seconds: float, *rest: object) -> Figures:
+    return run(raw_command(server, mode, topic, seconds, *rest))
+
+
+def raw_command(server: Server, mode: str, topic: str, seconds: float, *rest: object) -> list[str]:
+    host, port = split(server.address)
+    return [str(BUILT / "raw"), mode, host, str(port), topic, str(seconds), *map(str, rest)]
+
+
+def bulk(server: Server, mode: str, topic: str, *rest: object) -> Figures:
+    return run([str(BUILT / "bulk"), librdkafka(), mode, server.address, topic, *map(str, rest)])
+
+
+def run(command: list[str]) -> Figures:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, preexec_fn=die_with_parent)
+    if done.returncode != 0:
+        raise CannotMeasure(f"{Path(command[0]).name} {command[-6:]}: {done.stderr.strip()[-300:]}")
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    """A load in the background, to be killed by whoever started it."""
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)

@@ -1,0 +1,62 @@
+"""What is measured, in which unit, and what is to be reached.
+
+A goal of the first kind bounds the ratio Ottla / Apache Kafka; one of the second kind bounds Ottla's own figure,
+where the other broker is no measure.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Line:
+    key: str
+    title: str
+    unit: str
+    goal: str = ""
+    own_goal: str = ""
+
+    def meets(self, ottla: float, ratio: float | None) -> bool | None:
+        """Whether the goal is reached; None where there is no goal, or nothing to compare with."""
+        if self.own_goal:
+            return _holds(ottla, self.own_goal)
+        return _holds(ratio, self.goal) if self.goal and ratio is not None else None
+
+
+LINES = [
+    Line("produce-100", "bulk produce, 100 B", "msg/s", ">= 1.0"),
+    Line("produce-1k", "bulk produce, 1 KiB", "msg/s", ">= 1.3"),
+    Line("consume-100", "bulk consume, 100 B", "msg/s", ">= 0.95"),
+    Line("consume-1k", "bulk consume, 1 KiB", "msg/s", ">= 0.9"),
+    Line("small-produce", "small produces, 20 connections x 5", "req/s", ">= 1.2"),
+    Line("small-fetch", "small fetches, 20 connections x 5", "req/s", ">= 1.2"),
+    Line("produce-100-partitions", "produces over 100 partitions, 10 x 2", "req/s", ">= 0.7"),
+    Line("ack-1k-p50", "ack at 1k/s, p50", "us", "<= 1.3"),
+    Line("ack-1k-p99", "ack at 1k/s, p99", "us", "<= 1.2"),
+    Line("ack-10k-p50", "ack at 10k/s, p50", "us", "<= 0.5"),
+    Line("ack-10k-p99", "ack at 10k/s, p99", "us"),
+    Line("start", "start to first ack", "s", "<= 0.12"),
+    Line("memory-idle", "memory, idle", "MB", "<= 0.12"),
+    Line("memory-loaded", "memory, after the load", "MB", "<= 0.08"),
+    Line("kill", "kill -9 under load to first ack, 3 GB in 170 partitions", "s", "<= 0.2"),
+    Line("fsync-produce", "acks after fsync, 20 connections x 5", "req/s"),
+    Line("ten-consumers", "ten consumers of one topic", "MB/s"),
+    Line("tail-quiet-p99", "tail at 1k/s, p99", "us"),
+    Line("tail-replay-p99", "tail at 1k/s while 10 GB are replayed cold, p99", "us"),
+    Line("tail-replay-cost", "replay over quiet, p99", "x", own_goal="<= 2"),
+    Line("partitions-memory", "10,000 idle partitions, memory", "MB"),
+    Line("partitions-cpu", "10,000 idle partitions, processor", "%"),
+    Line("connections-memory", "5,000 idle connections, memory above base", "MB", own_goal="<= 60"),
+    Line("append-growth", "append cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
+    Line("tail-read-growth", "tail read cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
+]
+
+_TESTS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
+
+
+def _holds(value: float | None, goal: str) -> bool:
+    test, bound = goal.split()
+    return value is not None and _TESTS[test](value, float(bound))

@@ -1,0 +1,131 @@
+"""Medians and ratios: as a table for the terminal, as JSON to keep, and as a picture to look at."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from bench.lines import LINES, Line
+
+Measured = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Row:
+    line: Line
+    ottla: float | None
+    apache: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ottla / self.apache if self.ottla is not None and self.apache else None
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.ottla is None else self.line.meets(self.ottla, self.ratio)
+
+
+def rows(measured: Measured) -> list[Row]:
+    """One row for each line that either server has a figure for."""
+    made = [Row(line, _median(measured, "ottla", line.key), _median(measured, "apache", line.key)) for line in LINES]
+    return [row for row in made if row.ottla is not None or row.apache is not None]
+
+
+def table(found: Sequence[Row]) -> str:
+    head = f"{'':56}{'Ottla':>14}{'Apache Kafka':>14}  {'unit':6}{'ratio':>8}  {'goal':9}"
+    return "\n".join([head, "-" * len(head), *map(_table_line, found)])
+
+
+def _table_line(row: Row) -> str:
+    goal = row.line.goal or (f"{row.line.own_goal} {row.line.unit}" if row.line.own_goal else "")
+    verdict = {True: "reached", False: "MISSED", None: ""}[row.met]
+    ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
+    figures = f"{_number(row.ottla):>14}{_number(row.apache):>14}  {row.line.unit:6}{ratio:>8}"
+    return f"{row.line.title:56}{figures}  {goal:9} {verdict}"
+
+
+def write_json(path: Path, found: Sequence[Row], measured: Measured, about: Mapping[str, Any]) -> None:
+    lines = [
+        {
+            "line": r.line.key,
+            "title": r.line.title,
+            "unit": r.line.unit,
+            "ottla": r.ottla,
+            "apache": r.apache,
+            "ratio": r.ratio,
+            "goal": r.line.goal or r.line.own_goal,
+            "met": r.met,
+        }
+        for r in found
+    ]
+    path.write_text(json.dumps({"about": about, "lines": lines, "measured": measured}, indent=1) + "\n")
+
+
+LEGEND = "Ottla / Apache Kafka 4.3.1, medians of one run; black mark: goal; green: reached"
+WIDTH, LEFT, ROW_HEIGHT, TOP = 1000, 400, 26, 60
+LOWEST, HIGHEST = 0.01, 10.0
+COLOURS = {True: "#2e7d32", False: "#c62828", None: "#607d8b"}
+
+
+def write_svg(path: Path, found: Sequence[Row], title: str) -> None:
+    """A bar for each ratio on a logarithmic scale, with a mark where its goal is."""
+    drawn = [row for row in found if row.ratio is not None]
+    height = TOP + ROW_HEIGHT * len(drawn) + 30
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="16" y="26" font-size="16" font-weight="bold">{escape(title)}</text>',
+        f'<text x="16" y="46" fill="#555">{LEGEND}</text>',
+        *_scale(height),
+        *(part for n, row in enumerate(drawn) for part in _bar(row, TOP + n * ROW_HEIGHT)),
+        "</svg>",
+    ]
+    path.write_text("\n".join(parts) + "\n")
+
+
+def _scale(height: int) -> list[str]:
+    parts = []
+    for tick in (0.01, 0.1, 0.5, 1, 2, 5, 10):
+        x = _x(tick)
+        colour = "#999" if tick == 1 else "#e0e0e0"
+        parts.append(f'<line x1="{x}" y1="{TOP}" x2="{x}" y2="{height - 24}" stroke="{colour}"/>')
+        parts.append(f'<text x="{x}" y="{height - 8}" text-anchor="middle" fill="#555">{tick:g}</text>')
+    return parts
+
+
+def _bar(row: Row, y: int) -> list[str]:
+    assert row.ratio is not None
+    start, end = sorted((_x(1.0), _x(row.ratio)))
+    box = f'x="{start}" y="{y + 5}" width="{max(end - start, 1)}" height="16"'
+    side, anchor = (6, "start") if row.ratio >= 1 else (-6, "end")
+    parts = [
+        f'<text x="{LEFT - 10}" y="{y + 17}" text-anchor="end">{escape(row.line.title)}</text>',
+        f'<rect {box} fill="{COLOURS[row.met]}" fill-opacity="0.75"/>',
+        f'<text x="{_x(row.ratio) + side}" y="{y + 17}" text-anchor="{anchor}">{row.ratio:.2f}</text>',
+    ]
+    if row.line.goal:
+        goal = _x(float(row.line.goal.split()[1]))
+        parts.append(f'<line x1="{goal}" y1="{y + 2}" x2="{goal}" y2="{y + 24}" stroke="black" stroke-width="2.5"/>')
+    return parts
+
+
+def _x(ratio: float) -> float:
+    part = math.log(min(max(ratio, LOWEST), HIGHEST) / LOWEST) / math.log(HIGHEST / LOWEST)
+    return round(LEFT + part * (WIDTH - LEFT - 60), 1)
+
+
+def _median(measured: Measured, server: str, key: str) -> float | None:
+    values = measured.get(server, {}).get(key)
+    return statistics.median(values) if values else None
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
