@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ottla.log import cleaning
 from ottla.log.directory import DataDirectory, Key
 from ottla.log.identity import MetaProperties
+from ottla.log.index import OFFSET_ENTRY, time_entry
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
-from ottla.sim.disk import SimDisk
-from ottla.wire.records import Record, batches, build, crc_ok, end_marker
+from ottla.sim.disk import Loss, SimDisk
+from ottla.wire.records import ControlType, Record, batches, build, control_type, crc_ok, end_marker, iterate, look
 
 T = TypeVar("T")
 
 NOW_MS = 1_767_225_600_000
 SETTINGS = LogSettings(segment_bytes=600, index_interval_bytes=150, retention_bytes=1000, retention_ms=-1)
 PRODUCER = 7
+# Batches of several sectors, so that a torn write can have a sound header and a hole behind it.
+LARGE = LogSettings(segment_bytes=9000, index_interval_bytes=150, retention_ms=-1)
+
+
+def settings_of(topic: str) -> LogSettings:
+    return LARGE if topic == "large" else SETTINGS
 
 
 @dataclass
 class Promises:
-    """What clients were told: batches acknowledged after a sync, by log and first offset; and how far deletion may have gone."""
+    """What clients were told: batches acknowledged after a sync, by log and first offset; how far deletion may have gone."""
 
     synced: dict[Key, dict[int, bytes]] = field(default_factory=dict)
     written: dict[Key, dict[int, bytes]] = field(default_factory=dict)
@@ -46,10 +53,12 @@ class Workload:
     async def run(self) -> None:
         self.directory = open_directory(self.disk)
         self.directory.format(MetaProperties("cluster", 1, b"d" * 16))
-        await self.directory.load(lambda topic: SETTINGS)
+        await self.directory.load(settings_of)
         for key in (("plain", 0), ("idempotent", 0), ("transactions", 0)):
             await self.create(key)
+        await self.create(("large", 0))
         await self.produce(("plain", 0), 6, flush=True)
+        await self.produce(("large", 0), 5, size=40)
         await self.produce(("idempotent", 0), 9, producer=True)
         await self.transactions(("transactions", 0))
         await self.directory.checkpoint()
@@ -74,7 +83,7 @@ class Workload:
         await self.flush(("transactions", 0))
 
     async def create(self, key: Key) -> None:
-        await self.directory.create(*key, b"t" * 16, SETTINGS)
+        await self.directory.create(*key, b"t" * 16, settings_of(key[0]))
         self.promises.synced[key], self.promises.written[key] = {}, {}
         self.promises.start_at_most[key] = 0
 
@@ -82,10 +91,10 @@ class Workload:
         del self.promises.synced[key], self.promises.written[key]
         await self.directory.delete(*key)
 
-    async def produce(self, key: Key, count: int, producer: bool = False, flush: bool = False) -> None:
+    async def produce(self, key: Key, count: int, producer: bool = False, flush: bool = False, size: int = 1) -> None:
         log = self.directory.logs[key]
         for number in range(count):
-            batch = self._next_batch(key, number, producer)
+            batch = self._next_batch(key, number, producer, size)
             self._append(log, key, batch, Origin.CLIENT)
             if number % 2:
                 log.publish()
@@ -93,8 +102,8 @@ class Workload:
         if flush:
             await self.flush(key)
 
-    def _next_batch(self, key: Key, number: int, producer: bool) -> bytes:
-        size = 1 + number % 3
+    def _next_batch(self, key: Key, number: int, producer: bool, factor: int) -> bytes:
+        size = (1 + number % 3) * factor
         records = [
             Record(timestamp=NOW_MS + number, value=b"%d-%d" % (number, n) * (number % 9 + 1)) for n in range(size)
         ]
@@ -157,7 +166,7 @@ class Workload:
         for key in self.promises.synced:
             self.promises.synced[key] = dict(self.promises.written[key])
         self.directory = open_directory(self.disk)
-        loading = await self.directory.load(lambda topic: SETTINGS)
+        loading = await self.directory.load(settings_of)
         assert loading.clean and not loading.repaired and not loading.scanned_bytes
         self.promises.restarts += 1
 
@@ -171,34 +180,29 @@ def open_directory(disk: SimDisk) -> DataDirectory:
 async def check_after(disk: SimDisk, promises: Promises) -> None:
     """Recover, and hold the result against the promises; then the next starts must find nothing to repair."""
     directory = open_directory(disk)
-    await directory.load(lambda topic: SETTINGS)
+    await directory.load(settings_of)
     for key, batches_promised in promises.synced.items():
         if key in directory.logs:
             await check_log(directory.logs[key], batches_promised, promises, key)
         else:
             assert not batches_promised, f"{key} is gone"
     for log in directory.logs.values():
+        check_indexes(log)
         check_producers(log)
         await log.settle()
     await directory.checkpoint()
-    directory = open_directory(disk := disk.crash(random.Random(2), _lost()))
-    again = await directory.load(lambda topic: SETTINGS)
+    directory = open_directory(disk := disk.crash(random.Random(2), Loss.LOST))
+    again = await directory.load(settings_of)
     assert not again.repaired and not again.truncated_bytes, "a second repair was needed"
     for log in directory.logs.values():
         log.append(memoryview(bytearray(build([Record(timestamp=NOW_MS, value=b"new")]))), Origin.CLIENT, 3, NOW_MS)
         log.publish()
     directory.close()
     directory = open_directory(disk)
-    again = await directory.load(lambda topic: SETTINGS)
+    again = await directory.load(settings_of)
     assert again.clean and not again.repaired and not again.scanned_bytes
     for log in directory.logs.values():
         await read_all(log)
-
-
-def _lost() -> Any:
-    from ottla.sim.disk import Loss
-
-    return Loss.LOST
 
 
 async def check_log(log: Log, promised: dict[int, bytes], promises: Promises, key: Key) -> None:
@@ -210,6 +214,30 @@ async def check_log(log: Log, promised: dict[int, bytes], promises: Promises, ke
     for at, data in found.items():
         written = promises.written[key].get(at)
         assert written is not None and data[16:] == written[16:], f"{key}: batch at {at} was never written"
+
+    check_transactions(log, found)
+    numbered = [at for at, data in found.items() if look(data).producer_id == PRODUCER]
+    known = log.producers.known(PRODUCER)
+    if numbered:
+        assert known is not None and known.batches, f"{key}: the producer is forgotten"
+        assert known.batches[-1].first_offset == max(numbered), f"{key}: the producer's last batch is forgotten"
+
+
+def check_transactions(log: Log, found: dict[int, bytes]) -> None:
+    """Open and aborted transactions are those that the batches in the log tell of."""
+    ongoing: dict[int, int] = {}
+    aborted: list[tuple[int, int]] = []
+    for at, data in sorted(found.items()):
+        head = look(data)
+        if head.is_control:
+            first = ongoing.pop(head.producer_id, None)
+            if control_type(next(iterate(data)).key) == ControlType.ABORT and first is not None:
+                aborted.append((first, at))
+        elif head.is_transactional:
+            ongoing.setdefault(head.producer_id, at)
+    rows = [(row.first_offset, row.last_offset) for row in log.aborted_transactions(log.start_offset, log.end_offset)]
+    assert rows == sorted(aborted), f"{log.name}: aborted {rows} instead of {sorted(aborted)}"
+    assert log.last_stable_offset(log.end_offset) == min(ongoing.values(), default=log.end_offset), log.name
 
 
 async def read_all(log: Log) -> dict[int, bytes]:
@@ -226,6 +254,19 @@ async def read_all(log: Log) -> dict[int, bytes]:
             found[head.base_offset] = data[position : position + head.size]
             offset = head.next_offset
     return found
+
+
+def check_indexes(log: Log) -> None:
+    """Each closed segment has all the entries that its batches call for, and its largest timestamp."""
+    for segment in log.segments[:-1]:
+        index, times, largest, indexed_at = b"", segment.read_times(), -1, 0
+        for position, fields in segment.headers(0):
+            if position - indexed_at > SETTINGS.index_interval_bytes:
+                index += OFFSET_ENTRY.pack(fields[0] + fields[6] - segment.base, position)
+                indexed_at = position
+            largest = max(largest, fields[8])
+        assert segment.read_index() == index, f"{log.name}: index of {segment.base}"
+        assert time_entry(times, len(times) // 12 - 1)[0] == largest, f"{log.name}: time index of {segment.base}"
 
 
 def check_producers(log: Log) -> None:
@@ -252,6 +293,3 @@ class Stage:
 
     def close(self) -> None:
         self.loop.close()
-
-
-Check = Callable[[SimDisk, Promises], Coroutine[Any, Any, None]]

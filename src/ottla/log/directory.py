@@ -120,6 +120,7 @@ class DataDirectory:
             loading.scanned_bytes += report.scanned_bytes
             loading.truncated_bytes += report.truncated_bytes
             loading.repaired += report.repaired
+        self.files.recount()
         loading.took_ms = self._now_ms() - begun
         return loading
 
@@ -255,7 +256,10 @@ class DataDirectory:
     def close(self, broker_epoch: int = identity.NO_EPOCH) -> None:
         """Close every log, write the checkpoints and, if nothing failed, the mark of a clean stop. Blocks."""
         for log in self.logs.values():
-            log.close()
+            try:
+                log.close()
+            except OSError as error:
+                log.failed = error
         if all(log.failed is None for log in self.logs.values()):
             self._write_checkpoints(*self._offsets(), dict(self.high_watermarks))
             identity.write_clean_mark(self.disk, self.path, broker_epoch)

@@ -3,7 +3,9 @@
 A broker may hold far more segments than a process may hold descriptors. Segments open their file when it is needed and the
 least recently used ones are let go: dropping the reference is enough, because a file closes when nobody refers to it, and a
 slice that is still being sent refers to it. "Recently" is a mark set by use and wiped in passing (the clock algorithm), so
-that an append costs one assignment and no bookkeeping.
+that an append costs one assignment and no bookkeeping. Index bytes go in the order they came.
+
+Apart from loading, only the loop's thread changes these tables; what reads off the loop hands its bytes over to it.
 """
 
 from __future__ import annotations
@@ -61,10 +63,7 @@ class OpenFiles:
 
     def index(self, path: str) -> bytes | None:
         """Index bytes of a closed segment, if they are at hand."""
-        data = self._indexes.get(path)
-        if data is not None:
-            self._indexes.move_to_end(path)
-        return data
+        return self._indexes.get(path)
 
     def keep_index(self, path: str, data: bytes) -> None:
         self.drop_index(path)
@@ -73,6 +72,10 @@ class OpenFiles:
         while self._index_bytes > INDEX_BYTES_MAX and len(self._indexes) > 1:
             _, dropped = self._indexes.popitem(last=False)
             self._index_bytes -= len(dropped)
+
+    def recount(self) -> None:
+        """After logs were loaded by several threads, whose counting may have collided."""
+        self._index_bytes = sum(map(len, self._indexes.values()))
 
     def drop_index(self, path: str) -> None:
         data = self._indexes.pop(path, None)

@@ -15,6 +15,7 @@ from ottla.world import File
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
+    from ottla.log.segment import Segment
 
 
 class Flusher:
@@ -50,10 +51,11 @@ class Flusher:
 
     async def _sync(self, settle: bool) -> None:
         log = self._log
-        end, cuts = log.end_offset, log.cuts
+        end, base, cuts = log.end_offset, log.active.base, log.cuts
         if settle:
             log.write_out()
-        paths, file = what_to_sync(log, settle)
+        closed = list(log.unsynced)
+        paths, file = what_to_sync(log, closed, settle)
         self._busy = True
         try:
             await log.disk.away(sync, log, paths, file)
@@ -63,14 +65,17 @@ class Flusher:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+        log.unsynced = [segment for segment in log.unsynced if segment not in closed]
         if log.cuts == cuts:
-            log.synced_end = log.recovery_point = max(log.synced_end, end)
+            log.synced_end = max(log.synced_end, end)
+            # Without its indexes on disk the active segment must be scanned after a crash, however much of it is synced.
+            log.recovery_point = max(log.recovery_point, end if settle else base)
 
 
-def what_to_sync(log: Log, settle: bool) -> tuple[list[str], File]:
-    """Closed segments with all that belongs to them, their snapshots, and the active file."""
+def what_to_sync(log: Log, closed: list[Segment], settle: bool) -> tuple[list[str], File]:
+    """Closed segments with all that belongs to them, snapshots, and the active file."""
     paths: list[str] = []
-    for segment in log.segments[log.segment_number(log.synced_end) : -1]:
+    for segment in closed:
         paths += [segment.path + suffix for suffix in (".log", ".index", ".timeindex")]
         if segment.base in log.with_aborted:
             paths.append(segment.path + ".txnindex")
@@ -79,7 +84,7 @@ def what_to_sync(log: Log, settle: bool) -> tuple[list[str], File]:
         paths += [active.path + ".index", active.path + ".timeindex"]
     if active.base in log.with_aborted:
         paths.append(active.path + ".txnindex")
-    paths += [log.snapshot_path(offset) for offset in log.snapshots if offset > log.synced_end or settle]
+    paths += [log.snapshot_path(offset) for offset in log.snapshots if offset >= log.synced_end]
     if paths or log.fresh:
         paths.append(log.directory)
     return paths, active.open()
@@ -95,6 +100,8 @@ def sync(log: Log, paths: list[str], file: File) -> None:
                 log.disk.sync_directory(path)
             else:
                 _sync_path(log, path)
+    except FileNotFoundError:
+        return  # the whole directory was renamed away: the topic is being deleted
     except OSError as error:
         log.failed = error
         raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk failed: {error}") from error

@@ -72,6 +72,7 @@ class Log(Writer):
         return (
             self.synced_end == self.end_offset
             and not self.fresh
+            and not self.unsynced
             and active.index_settled == len(active.index or b"")
             and active.times_settled == len(active.times or b"")
             and (self.end_offset <= self.start_offset or self.end_offset in self.snapshots[-1:])
@@ -80,7 +81,7 @@ class Log(Writer):
     @property
     def needs_flush(self) -> bool:
         """A closed segment, or more records than `flush.messages` allows, wait for the disk."""
-        return self.synced_end < self._active.base or self.unflushed >= self.settings.flush_messages
+        return bool(self.unsynced) or self.unflushed >= self.settings.flush_messages
 
     # -- finding segments
 
@@ -99,6 +100,7 @@ class Log(Writer):
 
     def write_out(self) -> None:
         """Indexes of the active segment and a snapshot at the log end, in place of the last one that is at no segment."""
+        self._active.index_time()
         self._active.settle()
         self.write_snapshot(self.end_offset)
         bases = {segment.base for segment in self.segments}

@@ -36,6 +36,8 @@ SNAPSHOT_VERSION = 1
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
 _CRC_FROM = 6
+# A named tuple made this way costs a third of calling its class.
+_new = tuple.__new__
 
 
 class Origin(Enum):
@@ -128,26 +130,36 @@ class Producers:
     ) -> Producer | Sent:
         """What the producer's entry becomes with this batch, or the earlier batch that this one repeats."""
         known = self.staged.get(producer_id) or self.entries.get(producer_id) or NOBODY
-        last_sequence = sequence_plus(first_sequence, delta) if first_sequence >= 0 else NONE
+        batches, begun = known[4], known[3]
+        last_sequence = first_sequence + delta if first_sequence >= 0 else NONE
+        if last_sequence > SEQUENCE_MAX:
+            last_sequence -= SEQUENCE_MAX + 1
         if origin is Origin.CLIENT:
-            follows = known.epoch == epoch and known.batches and first_sequence == sequence_plus(known.last_sequence, 1)
-            if not follows:
-                for sent in known.batches if known.epoch == epoch else ():
-                    if sent.first_sequence == first_sequence and sent.last_sequence == last_sequence:
-                        return sent
+            # Nearly every batch just continues the numbers of the one before.
+            if known[0] != epoch or not batches or first_sequence != batches[-1][1] + 1:
+                repeated = self._repeated(known, epoch, first_sequence, last_sequence)
+                if repeated is not None:
+                    return repeated
                 check_sequence(known, epoch, first_sequence, transactional and transaction_version >= 2)
         elif origin is Origin.COORDINATOR and epoch < known.epoch:
             raise fenced(epoch, known.epoch)
-        if known.transaction_first >= 0 and not transactional and origin is not Origin.REPLICATION:
+        if transactional:
+            begun = first_offset if begun < 0 else begun
+        elif begun >= 0 and origin is not Origin.REPLICATION:
             raise KafkaError(
-                Error.INVALID_TXN_STATE, "a transaction of this producer is open: expected a transactional batch"
+                Error.INVALID_TXN_STATE, "a transaction of this producer is open, but the batch is not part of one"
             )
-        sent = Sent(first_sequence, last_sequence, first_offset, first_offset + delta, timestamp)
-        batches = (*known.batches[1 - BATCHES_KEPT :], sent) if known.epoch == epoch else (sent,)
-        begun = known.transaction_first
-        if transactional and begun < 0:
-            begun = first_offset
-        return Producer(epoch, known.coordinator_epoch, timestamp, begun, batches)
+        sent = _new(Sent, (first_sequence, last_sequence, first_offset, first_offset + delta, timestamp))
+        kept = (*batches[1 - BATCHES_KEPT :], sent) if known[0] == epoch else (sent,)
+        return _new(Producer, (epoch, known[1], timestamp, begun, kept))
+
+    @staticmethod
+    def _repeated(known: Producer, epoch: int, first_sequence: int, last_sequence: int) -> Sent | None:
+        if known.epoch == epoch:
+            for sent in known.batches:
+                if sent.first_sequence == first_sequence and sent.last_sequence == last_sequence:
+                    return sent
+        return None
 
     def marker(
         self,

@@ -82,10 +82,15 @@ def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool)
 async def read(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
     if offset < log.active.base and log.start_offset <= offset:
         segment = log.segments[log.segment_number(offset)]
-        if not segment.is_warm:
-            await log.disk.away(segment.read_index)
+        await _warm(log, segment)
     located = locate(log, offset, bytes_max, bound, whole_first)
     return located if located.verified else await verify(log, located)
+
+
+async def _warm(log: Log, segment: Segment) -> None:
+    """Have a segment's index at hand."""
+    if not segment.is_warm:
+        segment.keep_index(await log.disk.away(segment.fetch_index))
 
 
 async def verify(log: Log, located: Located) -> Located:
@@ -177,21 +182,16 @@ async def offset_for_timestamp(log: Log, timestamp: int) -> Found | None:
     for segment in list(log.segments):
         if segment.max_timestamp == UNKNOWN:
             await log.disk.away(segment.load_max_timestamp)
-        if segment.max_timestamp >= timestamp:
-            return await log.disk.away(_find_in_segment, log, segment, timestamp)
-    return None
-
-
-def _find_in_segment(log: Log, segment: Segment, timestamp: int) -> Found | None:
-    entry = rows.last_time_before(segment.read_times(), timestamp)
-    from_offset = max(log.start_offset, segment.base + entry[1] if entry else segment.base)
-    position = rows.position_before_offset(segment.read_index(), from_offset - segment.base)
-    for at, fields in segment.headers(position):
-        if fields[MAX_TIME] < timestamp or fields[BASE] + fields[DELTA] < log.start_offset:
+        if segment.max_timestamp < timestamp:
             continue
-        for record in iterate(_whole_batch(segment, at, fields), inflated_max=log.settings.inflated_max):
-            if record.timestamp >= timestamp and record.offset >= log.start_offset:
-                return Found(record.timestamp, record.offset, fields[EPOCH])
+        await _warm(log, segment)
+        entry = rows.last_time_before(await _times(log, segment), timestamp)
+        relative = max(log.start_offset - segment.base, entry[1] if entry else 0)
+        for at, fields in segment.headers(rows.position_before_offset(segment.read_index(), relative)):
+            if fields[MAX_TIME] >= timestamp and fields[BASE] + fields[DELTA] >= log.start_offset:
+                found = await _find_in_batch(log, segment, at, fields, timestamp)
+                if found is not None:
+                    return found
     return None
 
 
@@ -201,24 +201,28 @@ async def max_timestamp(log: Log) -> Found | None:
         if segment.max_timestamp == UNKNOWN:
             await log.disk.away(segment.load_max_timestamp)
     segment = max(log.segments, key=lambda segment: segment.max_timestamp)
-    if segment.max_timestamp < 0:
-        return None
-    return await log.disk.away(_find_largest, log, segment)
-
-
-def _find_largest(log: Log, segment: Segment) -> Found | None:
     largest, relative = segment.max_timestamp, segment.max_timestamp_offset - segment.base
+    if largest < 0:
+        return None
+    await _warm(log, segment)
     for at, fields in segment.headers(rows.position_before_offset(segment.read_index(), relative)):
         if fields[MAX_TIME] == largest:
-            for record in iterate(_whole_batch(segment, at, fields), inflated_max=log.settings.inflated_max):
-                if record.timestamp == largest:
-                    return Found(largest, record.offset, fields[EPOCH])
+            return await _find_in_batch(log, segment, at, fields, largest)
     return None
 
 
-def _whole_batch(segment: Segment, position: int, fields: tuple[int, ...]) -> bytes:
+async def _times(log: Log, segment: Segment) -> bytes | bytearray:
+    return segment.times if segment.times is not None else await log.disk.away(segment.read_times)
+
+
+async def _find_in_batch(
+    log: Log, segment: Segment, position: int, fields: tuple[int, ...], timestamp: int
+) -> Found | None:
     size = fields[LENGTH] + PREFIX_BYTES
-    data = segment.open().read_at(position, size)
+    data = await log.disk.away(segment.open().read_at, position, size)
     if len(data) != size or not crc_ok(data, 0, size):
         raise corrupt(segment, position)
-    return data
+    for record in iterate(data, inflated_max=log.settings.inflated_max):
+        if record.timestamp >= timestamp and record.offset >= log.start_offset:
+            return Found(record.timestamp, record.offset, fields[EPOCH])
+    return None

@@ -176,6 +176,7 @@ def _rebuild_missing(log: Log, segments: list[Segment], names: list[str], report
         if segment.size and not {f"{segment.base:020d}.index", f"{segment.base:020d}.timeindex"} <= have:
             _scan(log, segment, report, with_producers=False)
             segment.retire()
+            log.unsynced.append(segment)
 
 
 # -- scanning
@@ -203,6 +204,7 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
             break
         if number + 1 < len(segments):
             segment.retire()
+            log.unsynced.append(segment)
     return end
 
 
@@ -356,7 +358,7 @@ def close(log: Log) -> None:
     active = log.active
     if log.failed is None:
         active.index_time()
-        if not log.is_settled:
+        if not log.is_settled or log.recovery_point < log.end_offset:
             _close_synced(log)
     for segment in log.segments:
         log.files.close(segment)
@@ -367,14 +369,15 @@ def _close_synced(log: Log) -> None:
     log.write_out()
     bases = {segment.base for segment in log.segments}
     log.drop_snapshots(lambda offset: offset in bases or offset == log.end_offset)
-    for segment in log.segments[log.segment_number(log.synced_end) :]:
+    for segment in [*log.unsynced, log.active]:
         for suffix in (".log", ".index", ".timeindex", ".txnindex"):
             path = segment.path + suffix
             if suffix != ".txnindex" or segment.base in log.with_aborted:
                 log.disk.open(path).sync()
     for offset in log.snapshots:
-        if offset > log.synced_end or offset == log.end_offset:
+        if offset >= log.synced_end:
             log.disk.open(log.snapshot_path(offset)).sync()
     log.disk.sync_directory(log.directory)
     log.synced_end = log.recovery_point = log.end_offset
+    log.unsynced = []
     log.fresh = False

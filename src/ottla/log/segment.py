@@ -189,9 +189,16 @@ class Segment:
         path = self.path + ".index"
         data = self._files.index(path)
         if data is None:
-            data = rows.sound_offsets(self._read(path), self.size)
-            self._files.keep_index(path, data)
+            data = self.fetch_index()
+            self.keep_index(data)
         return data
+
+    def fetch_index(self) -> bytes:
+        """The index as it lies on disk; touches nothing else, so it may run off the loop."""
+        return rows.sound_offsets(self._read(self.path + ".index"), self.size)
+
+    def keep_index(self, data: bytes) -> None:
+        self._files.keep_index(self.path + ".index", data)
 
     def read_times(self) -> bytes | bytearray:
         return self.times if self.times is not None else rows.sound_times(self._read(self.path + ".timeindex"))

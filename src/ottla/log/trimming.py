@@ -123,6 +123,8 @@ def put_aside(log: Log, segments: list[Segment]) -> None:
     waiting = log.deleted or []
     for segment in segments:
         log.with_aborted.discard(segment.base)
+        if segment in log.unsynced:
+            log.unsynced.remove(segment)
         log.files.close(segment)
         log.files.drop_index(segment.path + ".index")
         for suffix in SUFFIXES:

@@ -9,6 +9,7 @@ prepared in another process (`needs_work` says when that is worth it) while smal
 from __future__ import annotations
 
 from struct import Struct
+from typing import Any
 
 from crc32c import crc32c
 
@@ -54,6 +55,9 @@ class RecordsRefused(KafkaError):
         super().__init__(error, message)
         self.record_errors = record_errors
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordsRefused, (self.error, self.message, self.record_errors)
+
 
 def check_header(data: Bytes, settings: LogSettings) -> Batch:
     """Refuse what no topic accepts from a client, in the order in which Kafka finds it."""
@@ -91,7 +95,17 @@ def needs_work(data: Bytes, settings: LogSettings, now_ms: int) -> bool:
 
 
 def prepare(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
-    """The batch as this topic stores it, but for offset and epoch; KafkaError if the topic does not accept it."""
+    """The batch as this topic stores it, but for offset and epoch; RecordsRefused (which survives the way from another
+    process) if the topic does not accept it."""
+    try:
+        return _prepared(data, settings, now_ms)
+    except RecordsRefused:
+        raise
+    except KafkaError as error:
+        raise RecordsRefused(error.error, error.message, []) from None
+
+
+def _prepared(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
     head = check_header(data, settings)
     if settings.stamps_append_time and head.attributes & LOG_APPEND_TIME_BIT:
         raise RecordsRefused(

@@ -8,8 +8,9 @@ the owner of each staged batch is told; nobody ever saw any of it.
     start_offset   first offset that may be read (records below it are deleted, or are about to be)
     end_offset     one past the last published record
     staged_end     one past the last staged record; equal to end_offset between two turns
-    synced_end     everything below it survives a power cut
-    recovery_point what the checkpoint file says of synced_end: a start after a crash scans from the segment it lies in
+    synced_end     every record below it survives a power cut
+    recovery_point whole segments below it are on disk with all that belongs to them: a start after a crash scans from the
+                   segment it lies in
 
 A batch below 16 KiB is copied when it is staged, because the buffer it came in is reused; a larger one is written at once,
 from where it lies, together with whatever was staged before it.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from errno import EIO
 from struct import Struct
 from struct import error as StructError
 from typing import Protocol
@@ -112,6 +114,7 @@ class Writer:
         "synced_end",
         "topic",
         "topic_id",
+        "unsynced",
         "with_aborted",
     )
 
@@ -142,6 +145,8 @@ class Writer:
         self.start_offset = self.end_offset = self.staged_end = self.synced_end = self.recovery_point = 0
         self.failed: BaseException | None = None
         self.with_aborted: set[int] = set()
+        # Closed segments of which something (bytes, indexes) may not have reached the disk yet.
+        self.unsynced: list[Segment] = []
         self.fresh = True
         self._pieces: list[Bytes] = []
         self._batches: list[tuple[int, int, int, Owner | None]] = []
@@ -216,7 +221,7 @@ class Writer:
             and magic == 2
             and base == 0
             and 0 < count == delta + 1
-            and (attributes <= 4 or 16 <= attributes <= 20)
+            and (0 <= attributes <= 4 or 16 <= attributes <= 20)
             and size == len(data)
             and size <= self._bytes_max
             and max_timestamp - now_ms <= self._after_max_ms
@@ -425,6 +430,8 @@ class Writer:
         segment = self._active
         producers = self.producers
         try:
+            if self.failed is not None:
+                raise OSError(EIO, "the disk failed before", self.directory)
             file = segment.file or segment.open()
             if segment.torn:
                 file.truncate(segment.size)
@@ -542,10 +549,11 @@ class Writer:
         if not old.size and old.base == base:
             return old
         self.write_snapshot(base)
-        old.retire()
         segment = Segment(self.files, self.directory, base, 0)
         segment.begin(self._now_ms())
+        old.retire()
         self.fresh = True
+        self.unsynced.append(old)
         self.segments.append(segment)
         self._take_active(segment)
         return segment
