@@ -43,6 +43,8 @@ log = logging.getLogger("ottla.config")
 
 DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
 
+OBEYED_BY_LOGS = ("producer.id.expiration.ms",)
+
 Changed = Callable[[frozenset[str]], None]
 
 
@@ -166,7 +168,9 @@ class BrokerConfig:
     # Topics
 
     def topic_settings(self, overrides: Mapping[str, str]) -> dict[str, Any]:
-        """Every topic setting with the value that counts for a topic that has these of its own."""
+        """Every topic setting with the value that counts for a topic that has these of its own.
+
+        What a log obeys but a topic cannot set is among them, under its broker name."""
         values: dict[str, Any] = self._topic_defaults.copy()
         for name, text in overrides.items():
             setting = TOPIC_SETTINGS.get(name)
@@ -179,7 +183,8 @@ class BrokerConfig:
         return values
 
     def _topic_fallbacks(self) -> dict[str, Value]:
-        return {name: self.stand_in(setting) for name, setting in TOPIC_SETTINGS.items()}
+        fallbacks = {name: self.stand_in(setting) for name, setting in TOPIC_SETTINGS.items()}
+        return fallbacks | {name: self._values[name] for name in OBEYED_BY_LOGS}
 
     def stand_in(self, setting: Setting) -> Value:
         """The value of a topic or group setting that was not given: the broker's, in the unit of the setting."""

@@ -25,11 +25,11 @@ offsets.retention.minutes           int   10080     >=1 inert
     Offsets of a group without members are forgotten after this.
 offsets.retention.check.interval.ms long  600000    >=1 inert
     How often that is checked.
-offsets.topic.num.partitions        int   50        >=1 inert
+offsets.topic.num.partitions        int   50        >=1
     Partitions of the offsets topic.
-offsets.topic.replication.factor    short 3         >=1 inert
+offsets.topic.replication.factor    short 3         >=1
     Copies of the offsets topic; no group starts with fewer brokers.
-offsets.topic.segment.bytes         int   104857600 >=1 inert
+offsets.topic.segment.bytes         int   104857600 >=1
     Segment size of the offsets topic.
 offsets.topic.compression.codec     int   0         -   inert
     Codec of its records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -123,13 +123,13 @@ group.share.persister.class.name string org.apache.kafka.server.share.persister.
     The Java class that stores share state.
 
 # The share coordinator
-share.coordinator.state.topic.num.partitions           int   50        >=1      inert
+share.coordinator.state.topic.num.partitions           int   50        >=1
     Partitions of the share state topic.
-share.coordinator.state.topic.replication.factor       short 3         >=1      inert
+share.coordinator.state.topic.replication.factor       short 3         >=1
     Copies of the share state topic.
-share.coordinator.state.topic.min.isr                  short 2         >=1      inert
+share.coordinator.state.topic.min.isr                  short 2         >=1
     Copies of it that must be in sync.
-share.coordinator.state.topic.segment.bytes            int   104857600 >=1      inert
+share.coordinator.state.topic.segment.bytes            int   104857600 >=1
     Segment size of it.
 share.coordinator.state.topic.compression.codec        int   0         -        inert
     Codec of its records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -183,7 +183,7 @@ producer.id.expiration.ms                                   int     86400000  >=
     An idle producer is forgotten after this.
 producer.id.expiration.check.interval.ms                    int     600000    >=1 internal
     How often that is checked.
-transaction.max.timeout.ms                                  int     900000    >=1 inert
+transaction.max.timeout.ms                                  int     900000    >=1
     The longest transaction timeout a producer may ask for.
 transaction.partition.verification.enable                   boolean true      -   cluster inert
     Whether a write is refused unless its transaction knows the partition.
@@ -195,13 +195,13 @@ transaction.remove.expired.transaction.cleanup.interval.ms  int     3600000   >=
     How often expired transactional ids are removed.
 transactional.id.expiration.ms                              int     604800000 >=1 inert
     An unused transactional id is forgotten after this.
-transaction.state.log.num.partitions                        int     50        >=1 inert
+transaction.state.log.num.partitions                        int     50        >=1
     Partitions of the transactions topic.
-transaction.state.log.replication.factor                    short   3         >=1 inert
+transaction.state.log.replication.factor                    short   3         >=1
     Copies of the transactions topic.
-transaction.state.log.min.isr                               int     2         >=1 inert
+transaction.state.log.min.isr                               int     2         >=1
     Copies of it that must be in sync.
-transaction.state.log.segment.bytes                         int     104857600 >=1 inert
+transaction.state.log.segment.bytes                         int     104857600 >=1
     Segment size of it.
 transaction.state.log.load.buffer.size                      int     5242880   >=1 inert
     Bytes read at a time when transactions are loaded.

@@ -68,7 +68,7 @@ delete.retention.ms       long   86400000            >=0  =log.cleaner.delete.re
 # Copies
 min.insync.replicas                     int     1     >=1       =min.insync.replicas
     With acks=all, a write is refused when fewer copies are in sync.
-unclean.leader.election.enable          boolean false -         =unclean.leader.election.enable inert
+unclean.leader.election.enable          boolean false -         =unclean.leader.election.enable
     Whether a copy that lags may lead when no other is left; data can be lost.
 leader.replication.throttled.replicas   list    ""    throttled inert
     Copies whose leader sends slowly: partition:broker pairs, or *.

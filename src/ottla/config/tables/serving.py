@@ -22,7 +22,7 @@ advertised.listeners           list   -                 nonempty
 listener.security.protocol.map \
 string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT - broker
     Which security protocol each listener name speaks.
-inter.broker.listener.name     string -                 -
+inter.broker.listener.name     string -                 - inert
     The listener that brokers use among themselves.
 security.inter.broker.protocol string PLAINTEXT         {PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL} inert
     Picks the inter-broker listener by protocol, when it is not named.
@@ -32,9 +32,9 @@ early.start.listeners          list   -                 -        inert
     Listeners to open before the authorizer has loaded.
 
 # Sockets and connections
-socket.send.buffer.bytes                  int    102400     -
+socket.send.buffer.bytes                  int    102400     - inert
     Kernel send buffer per connection; -1 leaves the system's choice.
-socket.receive.buffer.bytes               int    102400     -
+socket.receive.buffer.bytes               int    102400     - inert
     Kernel receive buffer per connection; -1 leaves the system's choice.
 socket.listen.backlog.size                int    50         >=1
     How many connections may wait to be accepted.
@@ -112,7 +112,7 @@ config.providers                       list    ""    - cluster inert
     Sources that fill ${...} in values.
 
 # The metadata quorum
-controller.quorum.voters                   list    ""      any inert
+controller.quorum.voters                   list    ""      any
     Fixed voters, id@host:port; new clusters use bootstrap servers instead.
 controller.quorum.bootstrap.servers        list    ""      any inert
     Where to ask first for the quorum, host:port.

@@ -61,8 +61,8 @@ log.flush.scheduler.interval.ms               long 9223372036854775807 -
     How often the latter is checked.
 log.flush.offset.checkpoint.interval.ms       int  60000               >=0
     How often the recovery points are written down.
-log.flush.start.offset.checkpoint.interval.ms int  60000               >=0
-    How often the log start offsets are written down.
+log.flush.start.offset.checkpoint.interval.ms int  60000               >=0 inert
+    How often the log start offsets are written down; here together with the recovery points.
 
 # Records
 message.max.bytes                   int    1048588             >=0              cluster
@@ -109,7 +109,7 @@ log.cleaner.max.compaction.lag.ms   long    9223372036854775807 >=1  cluster ine
 # Copies
 min.insync.replicas                           int     1        >=1 cluster
     With acks=all, a write is refused when fewer copies are in sync.
-unclean.leader.election.enable                boolean false    -   cluster inert
+unclean.leader.election.enable                boolean false    -   cluster
     Whether a copy that lags may lead when no other is left; data can be lost.
 unclean.leader.election.interval.ms           long    300000   >=1 internal inert
     How often that is tried.
@@ -137,8 +137,8 @@ replica.socket.timeout.ms                     int     30000    -   inert
     How long a follower's request may take.
 replica.socket.receive.buffer.bytes           int     65536    -   inert
     Kernel receive buffer of a follower's connection.
-replica.high.watermark.checkpoint.interval.ms long    5000     -
-    How often the high watermarks are written down.
+replica.high.watermark.checkpoint.interval.ms long    5000     - inert
+    How often the high watermarks are written down; here together with the recovery points.
 replica.selector.class                        string  -        -   inert
     A Java class that picks the copy a consumer reads from.
 

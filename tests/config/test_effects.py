@@ -1,0 +1,68 @@
+"""The word `inert` in the tables is the truth: settings without it are read by the code, those with it are not.
+
+What is listed as accepted without effect in docs/compatibility.md comes from that word. When a setting begins to do
+what it says, take the word away; when code that read it goes, put it back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from ottla.config.settings import GROUP_SETTINGS, NODE_SETTINGS, TOPIC_SETTINGS, Setting
+from ottla.log.settings import LogSettings
+
+SOURCE = Path(__file__).parent.parent.parent / "src" / "ottla"
+
+# Read inside `config` itself, which hands on what follows from them.
+BY_CONFIG = {
+    "node.id",
+    "broker.id",
+    "process.roles",
+    "listeners",
+    "advertised.listeners",
+    "listener.security.protocol.map",
+    "controller.listener.names",
+    "log.dirs",
+    "log.dir",
+    "metadata.log.dir",
+}
+# Looked at where they are listed, but obeyed nowhere.
+ONLY_SHOWN = {"cordoned.log.dirs"}
+
+WHOLE = re.compile(r'"((?:[a-z0-9]+\.)+[a-z0-9]+)"')
+# config[f"{prefix}.segment.bytes"], with each prefix as a text of its own in the same file
+COMPOSED = re.compile(r'f"\{\w+\}\.((?:[a-z]+\.)*[a-z]+)"')
+
+
+def read_by_code() -> set[str]:
+    names: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if "config" not in path.relative_to(SOURCE).parts:
+            text = path.read_text()
+            whole = set(WHOLE.findall(text))
+            names |= whole | {f"{prefix}.{suffix}" for suffix in COMPOSED.findall(text) for prefix in whole}
+    return names
+
+
+def topic_settings_in_use(read: set[str]) -> set[str]:
+    of_logs = {field.name.replace("_", ".") for field in dataclasses.fields(LogSettings)}
+    return {name for name in TOPIC_SETTINGS if name in read or name in of_logs} | {"internal.segment.bytes"}
+
+
+def disagreeing(settings: dict[str, Setting], used: set[str]) -> tuple[list[str], list[str]]:
+    """Settings that claim an effect nobody gives them, and settings in use that claim none."""
+    idle = [name for name, row in settings.items() if row.effect and name not in used]
+    active = [name for name, row in settings.items() if not row.effect and name in used]
+    return idle, active
+
+
+def test_what_is_said_to_have_an_effect_is_read_and_nothing_else() -> None:
+    read = read_by_code()
+    of_topics = topic_settings_in_use(read)
+    stand_ins = {name for topic in of_topics for name in TOPIC_SETTINGS[topic].stand_ins}
+    of_logs = {"producer.id.expiration.ms"}
+    assert disagreeing(TOPIC_SETTINGS, of_topics) == ([], [])
+    assert disagreeing(NODE_SETTINGS, (read | stand_ins | of_logs | BY_CONFIG) - ONLY_SHOWN) == ([], [])
+    assert disagreeing(GROUP_SETTINGS, read) == ([], [])
