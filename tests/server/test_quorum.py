@@ -302,3 +302,14 @@ async def test_the_listener_ports_that_were_bound_are_registered(tmp_path: Path)
     async with running(tmp_path, **settings) as node:
         endpoint = node.quorum.image.brokers[1].endpoints["PLAINTEXT"]
         assert (endpoint.host, endpoint.port, endpoint.security_protocol) == ("localhost", 19092, 0)
+
+
+@on_loop
+async def test_the_voters_in_the_log_stay_as_they_are_when_our_port_is_another(tmp_path: Path) -> None:
+    """An Apache broker that takes its directory back finds its controller by this record."""
+    async with running(tmp_path) as node:
+        before = node.quorum.voters
+    moved = {"listeners": "PLAINTEXT://localhost:0,CONTROLLER://localhost:9999"}
+    async with running(tmp_path, **moved) as node:
+        assert node.quorum.voters == before
+    assert control_records(tmp_path / "__cluster_metadata-0" / "00000000000000000000.log") == [[2, 5, 6], [2]]

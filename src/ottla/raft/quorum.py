@@ -54,10 +54,6 @@ class VoterSet(NamedTuple):
     def voter(self, voter_id: int) -> Voter | None:
         return next((voter for voter in self.voters if voter.id == voter_id), None)
 
-    def with_voter(self, changed: Voter) -> VoterSet:
-        """The same set with one member's directory or addresses brought up to date."""
-        return VoterSet(tuple(changed if voter.id == changed.id else voter for voter in self.voters))
-
     def high_watermark(self, synced_ends: Mapping[int, int], epoch_start: int, current: int) -> int:
         """What a majority has synced, if that reaches past the start of the leader's epoch; it never falls."""
         ends = sorted((synced_ends.get(voter_id, 0) for voter_id in self.ids), reverse=True)

@@ -229,11 +229,11 @@ class Quorum:
         epoch = max(loaded.state.epoch, self.store.log.epochs.latest, loaded.image.epoch) + 1
         self.store.write_state(QuorumState(epoch=epoch, leader=me), loaded.kraft_version, loaded.voters)
         notes: list[Message] = [leader_change(me, loaded.voters, (me,))]
+        if loaded.kraft_version >= 1 and loaded.voters_at < 0:
+            # Only the format has named the voters so far. Afterwards the record stays as it is, whatever port we listen
+            # on: an Apache broker that gets its directory back finds its own controller by it.
+            notes += [KRaftVersionRecord(kraft_version=loaded.kraft_version), loaded.voters.to_record()]
         self.voters = loaded.voters
-        if loaded.kraft_version >= 1:
-            self.voters = loaded.voters.with_voter(self._myself())
-            if loaded.voters_at < 0 or self.voters != loaded.voters:
-                notes += [KRaftVersionRecord(kraft_version=loaded.kraft_version), self.voters.to_record()]
         last = self.store.append_notes(notes, epoch)
         self.written = replace(self.written, offset=last, epoch=epoch, controller_id=me)
 
