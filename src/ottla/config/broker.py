@@ -93,9 +93,6 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
     # What follows from several settings
 
     @property
