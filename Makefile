@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 JARS := tests/apache/jars/.complete
 
-.PHONY: run test test-slow lint bench fuzz format jars clean
+.PHONY: run test test-slow lint bench fuzz format status jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -29,7 +29,10 @@ bench: $(VENV)/.test $(JARS)
 	$(BIN)/python -m bench
 
 fuzz: $(VENV)/.test
-	$(BIN)/python -m tests.fuzz --requests 1000000
+	$(BIN)/python tests/fuzz --requests 1000000
+
+status: $(VENV)/.test
+	$(BIN)/python tests/status.py
 
 jars: $(JARS)
 
