@@ -55,6 +55,13 @@ class Rising:
             if timer is not None:
                 timer.cancel()
 
+    def dismiss(self, above: int, error: BaseException) -> None:
+        """Whoever waits for more than `above` waits in vain and gets `error`; the number itself goes on."""
+        for future in [f for f, wanted in self._waiters.items() if wanted > above]:
+            del self._waiters[future]
+            if not future.done():
+                future.set_exception(error)
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back at every rise, and at the close, until `unwatch`."""
         self._watchers[callback] = None

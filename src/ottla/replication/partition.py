@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ottla.log.log import Appended, Log, Owner
+from ottla.log.log import Appended, Log, Owner, storage_error
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.rising import Rising
@@ -119,7 +119,12 @@ class Partition:
         """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told."""
         if self.leader != self._node_id:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
-        appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=prepared)
+        try:
+            appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=prepared)
+        except KafkaError as error:
+            if error.error is Error.KAFKA_STORAGE_ERROR:
+                self._dismiss(error)
+            raise
         if not self._dirty:
             self._dirty = True
             self._mark_dirty(self)
@@ -132,7 +137,12 @@ class Partition:
             self.log.publish()
         except OSError as error:
             log_.error("%s: could not write, the requests concerned are refused: %s", self.log.name, error)
+            self._dismiss(storage_error(error))
         self._advance()
+
+    def _dismiss(self, error: KafkaError) -> None:
+        """What was staged is lost: whoever waits for offsets beyond the end would wait for somebody else's records."""
+        self.high_watermark.dismiss(self.log.end_offset, error)
 
     def _advance(self) -> None:
         if self.isr != (self._node_id,):
@@ -150,9 +160,9 @@ class Partition:
             while self.log.unflushed >= self.log.settings.flush_messages:
                 await self.log.flush()
                 self.high_watermark.rise(self.log.synced_end)
-        except OSError as error:
+        except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", self.log.name, error)
-            self.high_watermark.close(KafkaError(Error.KAFKA_STORAGE_ERROR))
+            self.high_watermark.close(error)
         finally:
             self._syncing = False
 

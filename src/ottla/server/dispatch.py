@@ -49,10 +49,8 @@ class Handler:
         decode = self.decoders.get(version)
         if decode is None:
             decode = self.decoders[version] = decoder(self.request, version)
-        request, end = decode(frame, position)
-        if end != len(frame):
-            raise Malformed(f"{self.name} version {version}: {len(frame) - end} bytes too many")
-        return request
+        # What follows the last field is not looked at: librdkafka sends three bytes too many with Metadata 13.
+        return decode(frame, position)[0]
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -117,7 +115,10 @@ class Exchange:
             waiting = self._coroutine.send(None)
         except StopIteration as stop:
             self._finish(stop.value)
-        except Exception as error:
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as error:  # a cancelled future fails its handler like any other error
             self._fail(error)
         else:
             self._wait(waiting)

@@ -33,8 +33,10 @@ log = logging.getLogger("ottla.server")
 SHARED_BUFFER = 256 * 1024
 # Buffers of finished frames are used again, so that a bulk producer does not fault in fresh pages for each frame.
 POOLED_BUFFERS = 8
+POOLED_BYTES_FROM = 64 * 1024
 POOLED_BYTES_MAX = 4 * 1024 * 1024
-FIRST_BUFFER = 64 * 1024
+# What a connection gets that has sent only the start of a frame: thousands may do no more than that.
+FIRST_BUFFER = 4 * 1024
 # How long a stopping node waits for clients to take their last replies.
 CLOSE_SECONDS = 2.0
 
@@ -56,7 +58,11 @@ class Buffers:
         return bytearray(min(size, max(FIRST_BUFFER, 2 * received)))
 
     def give_back(self, buffer: bytearray) -> None:
-        if FIRST_BUFFER < len(buffer) <= POOLED_BYTES_MAX and len(self._spare) < POOLED_BUFFERS:
+        if POOLED_BYTES_FROM < len(buffer) <= POOLED_BYTES_MAX and len(self._spare) < POOLED_BUFFERS:
+            try:
+                buffer.append(buffer.pop())  # costs nothing, and fails while a waiting handler holds a view into it
+            except BufferError:
+                return
             self._spare.append(buffer)
 
 
@@ -172,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         """The start of a frame came, or even only of its length."""
         have = len(part)
         need = 4 + int.from_bytes(part[:4], "big") if have >= 4 else 4
-        own = self.listener.buffers.take(max(need, FIRST_BUFFER), have)
+        own = self.listener.buffers.take(need, have) if need > FIRST_BUFFER else bytearray(FIRST_BUFFER)
         own[:have] = part
         self._own, self._have, self._need = own, have, need
         self.frame_began = self.last_active

@@ -22,6 +22,8 @@ from ottla.world import Slice
 
 # Below this a slice is read and joined; above it sendfile costs less CPU (measured between 32 and 64 KiB).
 JOIN_BELOW = 48 * 1024
+# Joining stops at this many bytes: a reader of many small slices who takes nothing must not make us hold them all.
+JOIN_BYTES_MAX = 1024 * 1024
 # How much of a file is copied at a time where sendfile cannot be used.
 COPY_PIECE = 256 * 1024
 
@@ -49,13 +51,34 @@ class Outbox:
         return self._full or self._armed
 
     def send(self, parts: Sequence[Part]) -> None:
-        ready = [part.read() if type(part) is Slice and part.size < JOIN_BELOW else part for part in parts]
-        if not self._queue and Slice not in map(type, ready):
-            self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
+        if Slice in map(type, parts):
+            try:
+                parts = self._joined(parts)
+            except OSError:
+                self._loop.call_soon(self._transport.abort)
+                return
+        if not self._queue and Slice not in map(type, parts):
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))  # type: ignore[arg-type]
             return
-        self._queue.extend(ready)
+        self._queue.extend(parts)
         if not (self._armed or self._full):
             self._pump()
+
+    @staticmethod
+    def _joined(parts: Sequence[Part]) -> list[Part]:
+        """The same with small slices read. Their length is already in the frame, so a shorter file is the end."""
+        ready: list[Part] = []
+        left = JOIN_BYTES_MAX
+        for part in parts:
+            if type(part) is Slice and part.size < JOIN_BELOW and left > 0:
+                data = part.read()
+                if len(data) != part.size:
+                    raise OSError("the file is shorter than the length already promised")
+                left -= part.size
+                ready.append(data)
+            else:
+                ready.append(part)
+        return ready
 
     def pause(self) -> None:
         self._full = True

@@ -5,7 +5,9 @@ epoch (KIP-595), 13 topic ids instead of names (KIP-516), 15 replica state as a 
 (KIP-951), 17 replica directory (KIP-853), 18 the follower's watermark (KIP-1166).
 
 A fetch reads first. If that is less than `min_bytes` it parks: at each rise of a watermark it counts bytes by file
-position, without reading, until there are enough, something went wrong, or the deadline; then it reads once more.
+position, without reading, until there are enough, something went wrong, or the deadline; then it reads once more. A
+partition that does not exist is told at the end of the answer and does not keep the others from waiting, as in Kafka: a
+consumer of a deleted topic would otherwise ask without pause.
 """
 
 from __future__ import annotations
@@ -62,28 +64,28 @@ class Reading:
         self.urgent = False
 
     def is_enough(self) -> bool:
-        return self.urgent or self.bytes_read >= self.min_bytes or not self.plan.wanted
+        return self.urgent or self.bytes_read >= self.min_bytes
 
     async def read(self) -> None:
         self.answers.clear()
         self.bytes_read = 0
         self.urgent = False
+        missing: dict[Key, Answer] = {}
         for key, wanted in self.plan.wanted.items():
             try:
-                answer = await self._read_one(wanted)
+                partition = self.replicas.find(wanted.topic, wanted.index)
             except KafkaError as error:
-                answer = Answer(
-                    partition_index=wanted.index,
-                    error_code=error.code,
-                    high_watermark=-1,
-                    records=b"",
-                    aborted_transactions=None,
-                )
+                missing[key] = _refused(wanted.index, error, [])
+                continue
+            try:
+                self.answers[key] = await self._read_one(partition, wanted)
+            except KafkaError as error:
+                self.answers[key] = _refused(wanted.index, error, None)
                 self.urgent = True
-            self.answers[key] = answer
+        self.urgent |= not self.answers
+        self.answers |= missing
 
-    async def _read_one(self, wanted: Wanted) -> Answer:
-        partition = self.replicas.find(wanted.topic, wanted.index)
+    async def _read_one(self, partition: Partition, wanted: Wanted) -> Answer:
         partition.check_leader(wanted.current_leader_epoch)
         if wanted.last_fetched_epoch >= 0:
             diverging = self._divergence(partition, wanted)
@@ -141,7 +143,8 @@ class Reading:
 
     def response(self) -> FetchResponse:
         plan = self.plan
-        told: dict[bytes | str, TopicAnswer] = {}
+        topics: list[TopicAnswer] = []
+        last: bytes | str | None = None
         with_data = []
         for key, answer in self.answers.items():
             has_records = bool(getattr(answer.records, "size", 0))
@@ -150,13 +153,19 @@ class Reading:
                     continue
                 if has_records and plan.incremental:
                     with_data.append(key)
-            topic = told.get(key[0])
-            if topic is None:
-                topic = told[key[0]] = TopicAnswer(topic_id=key[0]) if plan.uses_ids else TopicAnswer(topic=key[0])  # type: ignore[arg-type]
-            topic.partitions.append(answer)
+            if key[0] != last:  # a topic is told anew where others came between, as in Kafka
+                last = key[0]
+                topics.append(TopicAnswer(topic_id=last) if plan.uses_ids else TopicAnswer(topic=last))  # type: ignore[arg-type]
+            topics[-1].partitions.append(answer)
         if plan.session is not None:
             plan.session.move_last(with_data)
-        return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION, responses=list(told.values()))
+        return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION, responses=topics)
+
+
+def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> Answer:
+    return Answer(
+        partition_index=index, error_code=error.code, high_watermark=-1, records=b"", aborted_transactions=aborted
+    )
 
 
 class Parked:
@@ -179,8 +188,14 @@ class Parked:
                 watch.end()
 
     def _partitions(self) -> list[tuple[Partition, Wanted]]:
-        find = self._reading.replicas.find
-        return [(find(wanted.topic, wanted.index), wanted) for wanted in self._reading.plan.wanted.values()]
+        """Those that are here, now: reading may have taken a while."""
+        found = []
+        for wanted in self._reading.plan.wanted.values():
+            hosted = self._reading.replicas.hosted(wanted.topic)
+            partition = hosted.partitions.get(wanted.index) if hosted is not None else None
+            if partition is not None:
+                found.append((partition, wanted))
+        return found
 
     def wake(self) -> None:
         if not self._woken.done():

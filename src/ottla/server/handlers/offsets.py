@@ -32,18 +32,21 @@ Listed = ListOffsetsResponse.Topic.Partition
 @serves(ListOffsetsRequest, versions="1-11")
 async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsetsResponse:
     asked_twice = _asked_twice(request)
-    topics = []
+    topics: dict[str, dict[int, Listed]] = {}  # each partition is answered once
     for topic in request.topics:
-        answers = []
         for asked in topic.partitions:
             try:
                 if (topic.name, asked.partition_index) in asked_twice:
                     raise KafkaError(Error.INVALID_REQUEST)
-                answers.append(await _list_one(topic.name, asked, request.isolation_level, ctx))
+                answer = await _list_one(topic.name, asked, request.isolation_level, ctx)
             except KafkaError as error:
-                answers.append(Listed(partition_index=asked.partition_index, error_code=error.code))
-        topics.append(ListOffsetsResponse.Topic(name=topic.name, partitions=answers))
-    return ListOffsetsResponse(topics=topics)
+                answer = Listed(partition_index=asked.partition_index, error_code=error.code)
+            topics.setdefault(topic.name, {})[asked.partition_index] = answer
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.Topic(name=name, partitions=list(answers.values())) for name, answers in topics.items()
+        ]
+    )
 
 
 def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
@@ -108,14 +111,15 @@ Deleted = DeleteRecordsResponse.Topic.Partition
 
 @serves(DeleteRecordsRequest, versions="0-2")
 async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteRecordsResponse:
-    topics = []
-    for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            try:
-                start = ctx.replicas.delete_records(topic.name, asked.partition_index, asked.offset)
-                answers.append(Deleted(partition_index=asked.partition_index, low_watermark=start))
-            except KafkaError as error:
-                answers.append(Deleted(partition_index=asked.partition_index, low_watermark=-1, error_code=error.code))
-        topics.append(DeleteRecordsResponse.Topic(name=topic.name, partitions=answers))
-    return DeleteRecordsResponse(topics=topics)
+    asked = {(t.name, p.partition_index): p.offset for t in request.topics for p in t.partitions}  # the last one counts
+    topics: dict[str, list[Deleted]] = {}
+    for (topic, index), offset in asked.items():
+        answer = Deleted(partition_index=index, low_watermark=-1)
+        topics.setdefault(topic, []).append(answer)
+        try:
+            answer.low_watermark = ctx.replicas.delete_records(topic, index, offset)
+        except KafkaError as error:
+            answer.error_code = error.code
+    return DeleteRecordsResponse(
+        topics=[DeleteRecordsResponse.Topic(name=name, partitions=answers) for name, answers in topics.items()]
+    )

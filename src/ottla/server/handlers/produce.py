@@ -6,11 +6,17 @@ because librdkafka takes their absence for a broker without message format 2 (KA
 
 This is the hot path: for the usual request (one batch a partition, nothing to recompress, this replica alone in sync) the
 handler never waits. With acks=0 there is no answer at all; then an error costs the client its connection, as in Kafka.
+
+What is unusual about a request (a partition named twice, a batch in a transaction, bytes that are no batch, acks that do
+not exist) is noticed by a glance at each batch and takes the long way round: `sort_out` finds fault with it in the order in
+which Kafka does, so that both refuse the same requests with the same codes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from struct import Struct
+from struct import error as StructError
 
 from ottla.log.log import Appended
 from ottla.log.producers import Origin
@@ -35,14 +41,38 @@ ADMIN_CLIENT = "__admin_client"
 Wait = tuple[Partition, int, Answer]
 Prepared = dict[int, bytearray | KafkaError]
 
+Topics = list[ProduceRequest.Topic]
+Part = ProduceRequest.Topic.Partition
+
+# Length, magic and attributes of the first batch in some records.
+_glance = Struct(">8xi4xb4xh").unpack_from
+PREFIX_BYTES = 12
+MAGIC_AT = 16
+OLDEST_RECORD_BYTES = 14
+TRANSACTIONAL = 16
+ZSTD, ZSTD_SINCE = 4, 7
+HEADER_BYTES = 61
+# How compressed records begin, by codec; snappy has no mark of its own.
+MARKS = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
+# With these Kafka does not say where the log starts.
+WITHOUT_START = {
+    Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Error.NOT_LEADER_OR_FOLLOWER,
+    Error.MESSAGE_TOO_LARGE,
+    Error.RECORD_LIST_TOO_LARGE,
+    Error.CORRUPT_MESSAGE,
+    Error.KAFKA_STORAGE_ERROR,
+}
+
 
 @serves(ProduceRequest, versions="3-13", advertised_low=0, ordered=True)
 async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | None:
-    if request.acks not in (ALL_ACK, LEADER_ACK, NO_ACK):
-        return _refuse_all(request, Error.INVALID_REQUIRED_ACKS)
     prepared = await _prepare(request, ctx) if ctx.node.replicas.looking_inside else {}
     appending = Appending(request.acks, prepared, ctx)
-    topics = [appending.topic(topic) for topic in request.topic_data]
+    if is_usual(request):
+        topics = [appending.topic(topic) for topic in request.topic_data]
+    else:
+        topics = sort_out(request, appending, ctx.version)
     if appending.waits:
         ctx.effective()
         await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
@@ -53,20 +83,62 @@ async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | No
     return ProduceResponse(responses=topics)
 
 
+def is_usual(request: ProduceRequest) -> bool:
+    """One whole batch of today's format outside transactions for each partition, none of them named twice."""
+    topics = request.topic_data
+    if not -1 <= request.acks <= 1 or _names_twice(topics):
+        return False
+    try:
+        for topic in topics:
+            parts = topic.partition_data
+            if len(parts) != 1 and not 0 < len({part.index for part in parts}) == len(parts):
+                return False
+            for part in parts:
+                length, magic, attributes = _glance(part.records)
+                if attributes and (attributes & TRANSACTIONAL or not _begins_as_said(part.records, attributes & 7)):
+                    return False
+                if magic != 2 or length + PREFIX_BYTES != len(part.records):
+                    return False
+    except (StructError, TypeError):
+        return False
+    return True
+
+
+def _begins_as_said(records: memoryview, codec: int) -> bool:
+    """We do not unpack what a producer packed; but what does not even begin like its codec, no consumer could read."""
+    return codec < len(MARKS) and records[HEADER_BYTES : HEADER_BYTES + len(MARKS[codec])] == MARKS[codec]
+
+
+def _names_twice(topics: Topics) -> bool:
+    return len(topics) > 1 and len({(topic.name, topic.topic_id) for topic in topics}) < len(topics)
+
+
 class Appending:
     """The append half of one request: everything in it happens without a wait."""
 
-    __slots__ = ("acks", "by_id", "client_id", "failed", "now_ms", "prepared", "replicas", "waits")
+    __slots__ = (
+        "acks",
+        "by_id",
+        "client_id",
+        "connection",
+        "failed",
+        "now_ms",
+        "prepared",
+        "replicas",
+        "unusual",
+        "waits",
+    )
 
     def __init__(self, acks: int, prepared: Prepared, ctx: Context) -> None:
         self.acks = acks
         self.prepared = prepared
         self.by_id = ctx.version >= 13
         self.client_id = ctx.client_id
+        self.connection = ctx.connection
         self.replicas = ctx.node.replicas
         self.now_ms = ctx.node.world.now_ms()
         self.waits: list[Wait] = []
-        self.failed = False
+        self.failed = self.unusual = False
 
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
         hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
@@ -80,19 +152,23 @@ class Appending:
                     self._check_internal()
                 if self.acks == ALL_ACK and len(partition.isr) < partition.min_insync:
                     raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
+                if self.unusual:
+                    _check_codec(part)
                 if self.prepared and id(part) in self.prepared:
                     appended = self._append_prepared(partition, self.prepared[id(part)], answer)
                 else:
-                    appended = partition.append(part.records, self.now_ms, CLIENT, answer)
+                    appended = partition.append(part.records, self.now_ms, CLIENT, answer if self.acks else self)
                 answer.base_offset = appended.first_offset
                 answer.log_append_time_ms = appended.append_time_ms
                 answer.log_start_offset = partition.log.start_offset
-                if not partition.acknowledges_on_write and self.acks:
+                if self.acks and not partition.acknowledges_on_write:
                     self.waits.append((partition, appended.last_offset + 1, answer))
             except KafkaError as error:
-                self._refuse(answer, error)
+                self.refuse(answer, error)
+                if error.error not in WITHOUT_START:
+                    answer.log_start_offset = partition.log.start_offset
             except (KeyError, AttributeError):
-                self._refuse(answer, self._why_missing(topic, hosted, part.index))
+                self.refuse(answer, self._why_missing(topic, hosted, part.index))
         return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
     def _check_internal(self) -> None:
@@ -104,24 +180,39 @@ class Appending:
             raise  # noqa: PLE0704 - a defect of ours, not a missing partition
         return self.replicas.why_missing(topic.topic_id if self.by_id else topic.name, index)
 
-    def _refuse(self, answer: Answer, error: KafkaError) -> None:
+    def refuse(self, answer: Answer, error: KafkaError) -> Answer:
+        """Kafka explains itself only where single records are to blame, or the disk."""
         self.failed = True
         answer.fail(error)
         if isinstance(error, RecordsRefused):
             answer.record_errors = [
-                Answer.RecordError(batch_index=index, batch_index_error_message=why) for index, why in error.record_errors
+                Answer.RecordError(batch_index=index, batch_index_error_message=why)
+                for index, why in error.record_errors
             ]
+        elif error.error is not Error.KAFKA_STORAGE_ERROR:
+            answer.error_message = None
+        return answer
+
+    def check_exists(self, topic: ProduceRequest.Topic, index: int) -> None:
+        self.replicas.find(topic.topic_id if self.by_id else topic.name, index)
 
     def _append_prepared(self, partition: Partition, batch: bytearray | KafkaError, answer: Answer) -> Appended:
         if isinstance(batch, KafkaError):
             raise batch
-        return partition.append(memoryview(batch), self.now_ms, CLIENT, answer, prepared=True)
+        owner = answer if self.acks else self
+        return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, prepared=True)
+
+    def fail(self, error: KafkaError) -> None:
+        """The write failed after all, and with acks=0 there is no answer that could say so."""
+        self.connection.abort(f"a produce with acks=0 was lost: {error.message}")
 
 
 async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> None:
     """Wait for all partitions together; whoever is not safe in time is told so, though its records stay in the log."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     for partition, offset, answer in waits:
+        if answer.error_code:
+            continue  # its write failed while we waited for another
         try:
             await partition.acknowledged(offset, max(deadline - asyncio.get_running_loop().time(), 0.0))
             if acks == ALL_ACK and len(partition.isr) < partition.min_insync:
@@ -143,7 +234,7 @@ async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
             work += [
                 (part, hosted.settings)
                 for part in topic.partition_data
-                if needs_work(part.records, hosted.settings, now_ms)
+                if part.records is not None and needs_work(part.records, hosted.settings, now_ms)
             ]
     if not work:
         return {}
@@ -159,15 +250,102 @@ async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
     return prepared
 
 
-def _refuse_all(request: ProduceRequest, error: Error) -> ProduceResponse:
-    refused = [
-        TopicAnswer(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
-                Answer(index=part.index, error_code=error.code, base_offset=-1) for part in topic.partition_data
-            ],
-        )
-        for topic in request.topic_data
-    ]
-    return ProduceResponse(responses=refused)
+# --- the long way round
+
+
+def sort_out(request: ProduceRequest, appending: Appending, version: int) -> list[TopicAnswer]:
+    """Append what may be appended of an unusual request.
+
+    As in Kafka each partition is answered once: of one that is named twice the last sound batch is appended, and a fault
+    found in any of its batches is the answer.
+    """
+    appending.unusual = True
+    try:
+        _look_at_all(request)
+    except KafkaError as error:
+        return _refuse_all(request, appending, error)
+    answers = []
+    for topic in _merged(request.topic_data):
+        chosen: dict[int, Part] = {}
+        faults: dict[int, KafkaError] = {}
+        for part in topic.partition_data:
+            try:
+                appending.check_exists(topic, part.index)
+                _check_records(part, version)
+                if request.acks not in (ALL_ACK, LEADER_ACK, NO_ACK):
+                    raise KafkaError(Error.INVALID_REQUIRED_ACKS)
+                chosen[part.index] = part
+            except KafkaError as error:
+                faults[part.index] = error
+        topic.partition_data = list(chosen.values())
+        told = {answer.index: answer for answer in appending.topic(topic).partition_responses}
+        told |= {index: appending.refuse(Answer(index=index), error) for index, error in faults.items()}
+        answers.append(TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=list(told.values())))
+    return answers
+
+
+def _merged(topics: Topics) -> Topics:
+    """Each topic once, without those that name no partition."""
+    merged: dict[tuple[str, bytes], ProduceRequest.Topic] = {}
+    for topic in topics:
+        if topic.partition_data:
+            known = merged.setdefault((topic.name, topic.topic_id), topic)
+            if known is not topic:
+                known.partition_data += topic.partition_data
+    return list(merged.values())
+
+
+def _look_at_all(request: ProduceRequest) -> None:
+    """Faults for which Kafka refuses the whole request, up to the first batch in a transaction."""
+    for topic in request.topic_data:
+        for part in topic.partition_data:
+            if _is_transactional(part):
+                if request.transactional_id is None:
+                    raise KafkaError(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                return
+
+
+def _is_transactional(part: Part) -> bool:
+    batch = _first_batch(part)
+    return batch is not None and batch[MAGIC_AT] == 2 and len(batch) > 22 and bool(batch[22] & TRANSACTIONAL)
+
+
+def _first_batch(part: Part) -> memoryview | None:
+    """The bytes of the first whole batch, if there is one. CORRUPT_MESSAGE for what cannot be the start of one."""
+    records = memoryview(part.records or b"")
+    if len(records) < PREFIX_BYTES:
+        return None
+    length = int.from_bytes(records[8:12], "big", signed=True)
+    if length < OLDEST_RECORD_BYTES:
+        raise KafkaError(Error.CORRUPT_MESSAGE, f"a batch of {length} bytes")
+    if len(records) > MAGIC_AT and records[MAGIC_AT] > 2:
+        raise KafkaError(Error.CORRUPT_MESSAGE, f"record format {records[MAGIC_AT]} does not exist")
+    return None if len(records) < PREFIX_BYTES + length else records[: PREFIX_BYTES + length]
+
+
+def _check_records(part: Part, version: int) -> None:
+    batch = _first_batch(part)
+    if batch is None or batch[MAGIC_AT] != 2:
+        raise KafkaError(Error.INVALID_RECORD, "no batch of record format 2")
+    if version < ZSTD_SINCE and len(batch) > 22 and batch[22] & 7 == ZSTD:
+        raise KafkaError(Error.UNSUPPORTED_COMPRESSION_TYPE, f"zstd came with version {ZSTD_SINCE}")
+    if len(part.records or b"") > len(batch):
+        raise KafkaError(Error.INVALID_RECORD, "more than one batch for a partition")
+
+
+def _check_codec(part: Part) -> None:
+    records = part.records
+    if records is None or len(records) < HEADER_BYTES or not _begins_as_said(records, records[22] & 7):
+        raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
+
+
+def _refuse_all(request: ProduceRequest, appending: Appending, error: KafkaError) -> list[TopicAnswer]:
+    appending.failed = True
+    refused = []
+    for topic in _merged(request.topic_data):
+        indexes = dict.fromkeys(part.index for part in topic.partition_data)
+        parts = [Answer(index=index) for index in indexes]
+        for answer in parts:
+            answer.fail(error)
+        refused.append(TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=parts))
+    return refused
