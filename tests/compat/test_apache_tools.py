@@ -61,13 +61,6 @@ def test_producer_performance(tool: RunTool, broker: str, topic: Topic) -> None:
     assert "20000 records sent" in said
 
 
-def test_end_to_end_latency(tool: RunTool, broker: str, topic: Topic) -> None:
-    """A producer and an assigned consumer that check each record against the one just sent."""
-    where = topic("latency")
-    said = tool(TOOLS + "EndToEndLatency", broker, where, "300", "all", "200")
-    assert "Percentiles: 50th" in said
-
-
 def test_verifiable_producer(tool: RunTool, broker: str, confluent: Confluent, topic: Topic) -> None:
     where = topic("verifiable")
     option = "--bootstrap-server"
