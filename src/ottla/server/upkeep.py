@@ -51,12 +51,13 @@ class Upkeep:
             await asyncio.wait([task])
 
     async def _repeat(self, name: str, seconds: Callable[[], float], chore: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(min(seconds(), self._node.config["log.initial.task.delay.ms"] / 1000))
         while True:
-            await asyncio.sleep(seconds())
             try:
                 await chore()
             except (OSError, KafkaError) as error:
                 log_.error("%s: %s; will try again", name, error)
+            await asyncio.sleep(seconds())
 
     async def flush(self) -> None:
         """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""
@@ -78,7 +79,9 @@ class Upkeep:
         """Delete segments that are too old or too many. Never past the high watermark."""
         for number, partition in enumerate(self._node.replicas.all()):
             log = partition.log
-            freed = await cleaning.perform(log, cleaning.plan(log, self._node.world.now_ms(), partition.high_watermark.value))
+            freed = await cleaning.perform(
+                log, cleaning.plan(log, self._node.world.now_ms(), partition.high_watermark.value)
+            )
             if freed:
                 log_.info("%s: retention freed %d bytes, the log now starts at %d", log.name, freed, log.start_offset)
             if number % LOGS_PER_TURN == 0:

@@ -15,7 +15,7 @@ log.dir.failure.timeout.ms        long 30000           >=1      inert
     A broker stops when it cannot report a failed directory for this long.
 num.recovery.threads.per.data.dir int  2               >=1      cluster inert
     Threads that check logs at start; we check them one after the other.
-log.initial.task.delay.ms         long 30000           >=0      internal inert
+log.initial.task.delay.ms         long 30000           >=0      internal
     Pause after the start before the first round of chores.
 
 # Segments
