@@ -153,8 +153,8 @@ def must_walk(head: Batch, settings: LogSettings, now_ms: int) -> bool:
     before = settings.message_timestamp_before_max_ms
     if before == LONG_MAX:
         return False
-    certain = head.count == 1 or head.base_timestamp == head.max_timestamp
-    return not certain or now_ms - head.base_timestamp > before
+    # The first record's timestamp says nothing of the others, which may lie before it.
+    return head.count > 1 or now_ms - head.base_timestamp > before
 
 
 def check_records(data: Bytes, head: Batch, settings: LogSettings, now_ms: int) -> None:

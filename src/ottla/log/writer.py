@@ -96,6 +96,7 @@ class Writer:
         "_roll_size",
         "_roll_timestamp",
         "_staged_size",
+        "_stamps",
         "directory",
         "disk",
         "end_offset",
@@ -161,6 +162,7 @@ class Writer:
         self._interval = settings.index_interval_bytes
         self._bytes_max = settings.max_message_bytes
         self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._stamps = settings.stamps_append_time
         # Plain: no setting can make us change a batch or look into its records, unless its timestamps lie in the future.
         self._plain = (
             not settings.compacts
@@ -199,22 +201,7 @@ class Writer:
             fields = _header(data)
         except StructError:
             raise KafkaError(Error.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
-        (
-            base,
-            length,
-            _,
-            magic,
-            crc,
-            attributes,
-            delta,
-            _,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            sequence,
-            count,
-        ) = fields
-        size = length + 12
+        base, length, _, magic, crc, attributes, delta, _, max_timestamp, producer_id, _, _, count = fields
         # One condition for nearly every batch there is: 0 to 4 are codecs, 16 to 20 the same inside a transaction.
         if not (
             self._plain
@@ -222,50 +209,28 @@ class Writer:
             and base == 0
             and 0 < count == delta + 1
             and (0 <= attributes <= 4 or 16 <= attributes <= 20)
-            and size == len(data)
-            and size <= self._bytes_max
+            and length + 12 == len(data) <= self._bytes_max
             and max_timestamp - now_ms <= self._after_max_ms
             and crc32c(data[21:]) == crc
         ):
-            if prepared:
-                check_header(data, self.settings)
-            else:
-                data = memoryview(prepare(data, self.settings, now_ms))
-            _, length, _, _, _, attributes, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = _header(
-                data
-            )
-            size = length + 12
+            data = self._look_closer(data, now_ms, prepared)
+            fields = _header(data)
+            _, length, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields
         if leader_epoch != self.epochs.latest or self.failed is not None:
             self._begin_epoch(leader_epoch)
-        first = self.staged_end
-        entry: Producer | None = None
+        first, entry = self.staged_end, None
         if producer_id >= 0:
-            if sequence < 0:
-                raise invalid(f"sequence {sequence} in a batch with a producer id")
-            transactional = attributes & TRANSACTIONAL_BIT != 0
-            outcome = self.producers.data_batch(
-                producer_id,
-                producer_epoch,
-                sequence,
-                first,
-                delta,
-                max_timestamp,
-                transactional,
-                origin,
-                transaction_version,
-            )
-            if type(outcome) is Sent:
-                return self._duplicate(outcome, owner)
-            entry = outcome  # type: ignore[assignment]
-        position = self._staged_size
-        last = first + delta
+            entry = self._continue_producer(fields, first, transaction_version)
+            if type(entry) is Sent:
+                return self._duplicate(entry, owner)
+        position, size, last = self._staged_size, length + 12, first + delta
         if position + size > self._roll_size or max_timestamp > self._roll_timestamp or last > self._roll_offset:
             self._make_room(size, max_timestamp, first, last, now_ms)
             position = self._staged_size
         if not position:
             self._first_batch(max_timestamp, now_ms)
         if entry is not None:
-            self.producers.stage(producer_id, entry)
+            self.producers.stage(producer_id, entry)  # type: ignore[arg-type]
         self.staged_end = last + 1
         self._staged_size = position + size
         if size < COPY_BELOW:
@@ -275,13 +240,37 @@ class Writer:
             self._batches.append((last, size, max_timestamp, owner))
         else:
             self._write_now(data, first, last, length, max_timestamp, leader_epoch)
-        return Appended(first, last, max_timestamp if self.settings.stamps_append_time else -1)
+        return Appended(first, last, max_timestamp if self._stamps else -1)
+
+    def _look_closer(self, data: memoryview, now_ms: int, prepared: bool) -> memoryview:
+        """The batch as the topic stores it, if its settings want more than a look at the header; or say what is wrong."""
+        if prepared:
+            check_header(data, self.settings)
+            return data
+        return memoryview(prepare(data, self.settings, now_ms))
+
+    def _continue_producer(self, fields: tuple[int, ...], first: int, transaction_version: int) -> Producer | Sent:
+        _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = fields
+        if sequence < 0:
+            raise invalid(f"sequence {sequence} in a batch with a producer id")
+        transactional = attributes & TRANSACTIONAL_BIT != 0
+        return self.producers.data_batch(
+            producer_id,
+            producer_epoch,
+            sequence,
+            first,
+            delta,
+            max_timestamp,
+            transactional,
+            Origin.CLIENT,
+            transaction_version,
+        )
 
     def _duplicate(self, sent: Sent, owner: Owner | None) -> Appended:
         """Accepted before. If that was in this very turn, this answer hangs on the same write."""
         if sent.last_offset >= self.end_offset and owner is not None:
             self._batches.append((self._batches[-1][0], 0, -1, owner))
-        append_time = sent.timestamp if self.settings.stamps_append_time else -1
+        append_time = sent.timestamp if self._stamps else -1
         return Appended(sent.first_offset, sent.last_offset, append_time, True)
 
     def _write_now(

@@ -213,9 +213,12 @@ class SimDisk:
     def crash(self, rng: random.Random, loss: Loss) -> SimDisk:
         """The disk that the next process finds. This one is dead."""
         self._dead = True
+        return self.survivors(rng, loss)
+
+    def survivors(self, rng: random.Random, loss: Loss) -> SimDisk:
+        """What a crash at this moment would leave, while this disk goes on."""
         after = SimDisk(self._rng, capacity=self.capacity, latency_s=self.latency_s)
-        moment = rng.random()
-        after._root = _survivors(self._root, rng, loss, moment, {})
+        after._root = _survivors(self._root, rng, loss, rng.random(), {})
         after.used = _total(after._root)
         return after
 

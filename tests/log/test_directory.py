@@ -1,0 +1,265 @@
+"""A data directory: lock, identity, checkpoints, logs that come and go."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.log import identity
+from ottla.log.checkpoints import BadCheckpoint, read_epochs, read_offsets, write_offsets
+from ottla.log.directory import DataDirectory, partition_of
+from ottla.log.identity import MetaProperties, uuid_bytes, uuid_text
+from ottla.log.settings import LogSettings
+from ottla.sim.disk import Loss, SimDisk
+from ottla.world import Disk, RealDisk
+
+sys.path.insert(0, str(Path(__file__).parent))
+from logs import NOW_MS, SMALL, Clock, batch, fill, offsets, put, read_batches, run
+
+META = MetaProperties("cluster-1", 4, bytes(range(16)))
+TOPIC_ID = b"topic id, 16 byt"
+
+
+def opened(disk: Disk, path: str = "/logs/a", clock: Clock | None = None) -> DataDirectory:
+    directory = DataDirectory(disk, path, now_ms=clock or Clock(), rng=random.Random(1))
+    if directory.open() is None:
+        directory.format(META)
+    run(directory.load(lambda topic: SMALL))
+    return directory
+
+
+def test_logs_are_created_loaded_and_deleted() -> None:
+    """LOG-01, LOG-09: a directory `<topic>-<partition>` each."""
+    disk = SimDisk()
+    directory = opened(disk)
+    for topic in ("orders", "with-dash", "dots.and_under"):
+        log = run(directory.create(topic, 3, TOPIC_ID, SMALL))
+        fill(log, 5)
+    assert disk.is_directory("/logs/a/with-dash-3")
+    directory.close(broker_epoch=12)
+    directory = opened(disk)
+    assert directory.clean_epoch == 12
+    assert sorted(directory.logs) == [("dots.and_under", 3), ("orders", 3), ("with-dash", 3)]
+    assert directory.logs["orders", 3].topic_id == TOPIC_ID
+    assert offsets(read_batches(directory.logs["orders", 3], 0)) == [0, 2, 4, 6, 8]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    with pytest.raises(BlockingIOError):
+        opened(disk)
+    directory.close()
+    opened(disk)
+
+
+def test_identity_is_read_back() -> None:
+    disk = SimDisk()
+    opened(disk).close()
+    assert opened(disk).meta == META
+    text = disk.read("/logs/a/meta.properties").decode()
+    assert "version=1\n" in text and "directory.id=AAECAwQFBgcICQoLDA0ODw\n" in text
+
+
+def test_java_properties_are_understood() -> None:
+    text = "#comment\n! another\n\nnode.id = 7\ncluster.id=with\\:colon\\=and\\\\slash\n"
+    assert identity.read_properties(text) == {"node.id": "7", "cluster.id": "with:colon=and\\slash"}
+    disk = SimDisk()
+    disk.make_directory("/x")
+    odd = MetaProperties("a:b=c#d!e\\f", 1, bytes(16))
+    identity.write_meta_properties(disk, "/x", odd, NOW_MS)
+    assert identity.read_meta_properties(disk, "/x") == odd
+
+
+def test_other_versions_of_the_identity_are_refused() -> None:
+    disk = SimDisk()
+    disk.make_directory("/x")
+    disk.replace("/x/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")
+    with pytest.raises(identity.BadIdentity):
+        identity.read_meta_properties(disk, "/x")
+    assert uuid_bytes(uuid_text(TOPIC_ID)) == TOPIC_ID
+    with pytest.raises(identity.BadIdentity):
+        uuid_bytes("short")
+
+
+def test_the_clean_mark_is_gone_for_good_before_the_first_log_opens() -> None:
+    """TRAP-12: per directory; its epoch is kept for the registration; a crash right after does not bring it back."""
+    disk = SimDisk()
+    opened(disk).close(broker_epoch=730)
+    assert disk.read("/logs/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":730}'
+    directory = DataDirectory(disk, "/logs/a", now_ms=Clock(), rng=random.Random(1))
+    directory.open()
+    assert directory.clean_epoch == 730 and directory.was_clean
+    after = disk.crash(random.Random(1), Loss.LOST)
+    assert not after.exists("/logs/a/.kafka_cleanshutdown")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"nonsense", b'{"version":0}'])
+def test_a_mark_without_an_epoch_is_still_a_mark(content: bytes) -> None:
+    """TRAP-12"""
+    disk = SimDisk()
+    opened(disk).close()
+    disk.replace("/logs/a/.kafka_cleanshutdown", content)
+    assert opened(disk).clean_epoch == -1
+
+
+def test_the_topic_id_is_on_disk_before_the_first_byte_of_data() -> None:
+    """TRAP-13"""
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.trace = []
+    run(directory.create("t", 0, TOPIC_ID, SMALL))
+    kinds = [(kind, path.rpartition("/")[2]) for kind, path in disk.trace]
+    synced = kinds.index(("sync", "partition.metadata.tmp"))
+    assert synced < kinds.index(("sync directory", "t-0")) < kinds.index(("sync directory", "a"))
+    assert kinds.index(("create", "00000000000000000000.log")) > kinds.index(("sync directory", "a"))
+    assert disk.read("/logs/a/t-0/partition.metadata") == b"version: 0\ntopic_id: " + uuid_text(TOPIC_ID).encode()
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_directory_without_topic_id_is_stray_and_kept(damage: str) -> None:
+    """TRAP-13: renamed, never deleted."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+    directory.close()
+    if damage == "missing":
+        disk.remove("/logs/a/t-0/partition.metadata")
+    else:
+        disk.replace("/logs/a/t-0/partition.metadata", b"version: 9")
+    for _ in range(2):
+        directory = opened(disk)
+        assert not directory.logs
+        [stray] = [name for name in disk.names("/logs/a") if name.endswith("-stray")]
+        assert stray.startswith("t-0.") and f"{0:020d}.log" in disk.names(f"/logs/a/{stray}")
+        assert run(directory.sweep()) == 0
+        directory.close()
+
+
+def test_a_log_that_no_topic_claims_can_be_set_aside() -> None:
+    """TRAP-13: unknown to the image."""
+    disk = SimDisk()
+    directory = opened(disk)
+    run(directory.create("t", 0, TOPIC_ID, SMALL))
+    path = directory.set_aside("t", 0)
+    assert path.endswith("-stray") and disk.is_directory(path) and not directory.logs
+
+
+def test_deleting_a_topic_renames_at_once_and_removes_later() -> None:
+    """LOG-09: `<topic>-<partition>.<32 hex>-delete`"""
+    disk, clock = SimDisk(), Clock()
+    directory = opened(disk, clock=clock)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+    run(directory.delete("t", 0))
+    [name] = [name for name in disk.names("/logs/a") if name.endswith("-delete")]
+    topic, unique = name.removesuffix("-delete").split(".")
+    assert topic == "t-0" and len(unique) == 32 and int(unique, 16)
+    run(directory.create("t", 0, TOPIC_ID, SMALL))
+    assert run(directory.sweep()) == 0
+    clock.now_ms += 60_000
+    assert run(directory.sweep()) == 1 and name not in disk.names("/logs/a")
+
+
+def test_an_interrupted_deletion_is_finished_after_the_start() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    run(directory.create("t", 0, TOPIC_ID, SMALL))
+    run(directory.delete("t", 0))
+    directory.close()
+    directory = opened(disk)
+    assert not directory.logs and run(directory.sweep()) == 1
+    assert not [name for name in disk.names("/logs/a") if name.endswith("-delete")]
+
+
+def test_long_topic_names_are_cut_in_the_name_of_the_dead_directory() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    run(directory.create("x" * 249, 0, TOPIC_ID, SMALL))
+    run(directory.delete("x" * 249, 0))
+    [name] = [name for name in disk.names("/logs/a") if name.endswith("-delete")]
+    assert len(name) == 255
+
+
+def test_checkpoints_are_written_and_read_back() -> None:
+    """TRAP-16: recovery points of all logs, log starts only of logs that begin inside a segment."""
+    disk = SimDisk()
+    directory = opened(disk)
+    first, second = (run(directory.create("t", number, TOPIC_ID, SMALL)) for number in range(2))
+    fill(first, 60)
+    fill(second, 5)
+    run(first.settle())
+    first.delete_records(33, 120)
+    run(directory.checkpoint({("t", 0): 100, ("t", 1): 4}))
+    assert read_offsets(disk, "/logs/a/recovery-point-offset-checkpoint") == {("t", 0): 120, ("t", 1): 0}
+    assert disk.read("/logs/a/log-start-offset-checkpoint") == b"0\n1\nt 0 33\n"
+    assert disk.read("/logs/a/replication-offset-checkpoint") == b"0\n2\nt 0 100\nt 1 4\n"
+    directory.release()
+    directory = opened(disk)
+    assert directory.high_watermarks == {("t", 0): 100, ("t", 1): 4}
+    assert directory.logs["t", 0].start_offset == 33
+    assert not directory.loading.clean and directory.loading.logs == 2
+
+
+def test_empty_and_damaged_checkpoints() -> None:
+    """TRAP-16: 0 bytes are legal; nonsense is an error for whoever asks, and means "scan everything" at a start."""
+    disk = SimDisk()
+    disk.make_directory("/x")
+    assert read_offsets(disk, "/x/none") == {} and read_epochs(disk, "/x/none") == []
+    disk.replace("/x/empty", b"")
+    assert read_offsets(disk, "/x/empty") == {}
+    disk.replace("/x/no-lines", b"0\n0\n")
+    assert read_offsets(disk, "/x/no-lines") == {}
+    for bad in (b"0\n", b"1\n0\n", b"0\n2\nt 0 5\n", b"0\n1\nt 0\n", b"x\n", b"0\n1\nt\n"):
+        disk.replace("/x/bad", bad)
+        with pytest.raises(BadCheckpoint):
+            read_offsets(disk, "/x/bad")
+    write_offsets(disk, "/x/good", {("a.b-c", 2): 5})
+    assert disk.read("/x/good") == b"0\n1\na.b-c 2 5\n"
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 60)
+    directory.release()
+    disk.replace("/logs/a/recovery-point-offset-checkpoint", b"damaged")
+    assert opened(disk).logs["t", 0].end_offset == 120
+
+
+def test_the_metadata_log_is_opened_by_itself() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.open_log("__cluster_metadata", 0, LogSettings())
+    put(log, batch())
+    directory.close()
+    directory = opened(disk)
+    assert not directory.logs
+    assert directory.open_log("__cluster_metadata", 0, LogSettings()).end_offset == 1
+    assert b"__cluster_metadata" not in disk.read("/logs/a/recovery-point-offset-checkpoint")
+
+
+def test_names_of_partition_directories() -> None:
+    assert partition_of("orders-12") == ("orders", 12)
+    assert partition_of("with-dash-0") == ("with-dash", 0)
+    for name in ("orders", "orders-", "-1", "orders-x", "orders-01", "orders-1.abc-delete", "orders-1.abc-future"):
+        assert partition_of(name) is None
+
+
+def test_two_directories_on_a_real_disk(tmp_path: Path) -> None:
+    """LOG-14: several log.dirs, each with its own lock, checkpoints and logs."""
+    disk = RealDisk()
+    directories = [opened(disk, str(tmp_path / name)) for name in ("a", "b")]
+    for number, directory in enumerate(directories):
+        fill(run(directory.create("t", number, TOPIC_ID, SMALL)), 20)
+        directory.close()
+    for number, name in enumerate(("a", "b")):
+        again = opened(disk, str(tmp_path / name))
+        assert list(again.logs) == [("t", number)] and again.loading.clean
+
+
+def test_a_log_that_cannot_be_closed_leaves_no_clean_mark() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+    disk.failing_syncs = lambda path: path.endswith(".log")
+    directory.close()
+    assert not disk.exists("/logs/a/.kafka_cleanshutdown")

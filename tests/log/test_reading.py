@@ -1,0 +1,313 @@
+"""Finding batches by offset and by time; what may be sent, and what a flipped bit does."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.log.log import Log
+from ottla.log.producers import Origin
+from ottla.log.settings import LogSettings
+from ottla.sim.disk import SimDisk
+from ottla.wire.compression import Codec
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import Record, batches, build, look
+from ottla.world import RealDisk
+
+sys.path.insert(0, str(Path(__file__).parent))
+from logs import NOW_MS, SMALL, batch, fill, make_log, offsets, put, read_batches, reopen, run
+
+
+def filled(count: int = 60) -> Log:
+    """Several segments of two-record batches."""
+    log = make_log()
+    fill(log, count)
+    assert len(log.segments) > 2
+    return log
+
+
+def test_a_fetch_inside_a_batch_returns_the_whole_batch() -> None:
+    """LOG-12: the batch that holds the offset is the first one given."""
+    log = filled()
+    for again in (log, closed_and_reopened(log)):
+        for offset in range(log.end_offset):
+            assert read_batches(again, offset)[0].base_offset == offset // 2 * 2
+
+
+def closed_and_reopened(log: Log) -> Log:
+    log.close()
+    return reopen(log)
+
+
+def test_reading_from_start_to_end_gives_everything_once_in_order() -> None:
+    """LOG-05, LOG-07, LOG-08: any number of readers at any place; reading takes nothing away."""
+    log = filled()
+    for bytes_max in (1, 300, 1000, 1 << 20):
+        offset, seen = 0, []
+        while offset < log.end_offset:
+            heads = read_batches(log, offset, bytes_max)
+            seen += offsets(heads)
+            offset = heads[-1].next_offset
+        assert seen == list(range(0, 120, 2))
+
+
+def test_outside_of_the_log_is_out_of_range() -> None:
+    """RET-04: below the start and above the end; the end itself is just empty."""
+    log = filled()
+    log.delete_records(11, log.end_offset)
+    for offset in (-1, 10, 121):
+        with pytest.raises(KafkaError) as caught:
+            log.locate(offset, 1000, log.end_offset)
+        assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+    assert log.locate(120, 1000, 120).slice is None
+    assert read_batches(log, 11)[0].base_offset == 10
+
+
+def test_an_oversized_first_batch_is_given_whole_or_not_at_all() -> None:
+    """PRT-15: progress is never blocked by a limit smaller than a batch."""
+    log = make_log(settings=LogSettings())
+    put(log, batch(value=b"x" * 5000), batch())
+    assert offsets(read_batches(log, 0, 10)) == [0]
+    assert log.locate(0, 10, 2, whole_first=False).slice is None
+    assert log.locate(0, 5000, 2, whole_first=False).slice is None
+    assert offsets(read_batches(log, 0, 6000)) == [0, 1]
+
+
+def test_a_bound_cuts_before_the_batch_that_holds_it() -> None:
+    log = filled()
+    assert offsets(read_batches(log, 0, bound=5)) == [0, 2]
+    assert offsets(read_batches(log, 0, bound=4)) == [0, 2]
+    assert log.locate(4, 1000, 4).slice is None
+    assert log.locate(5, 1000, 5).slice is None
+
+
+@given(
+    sizes=st.lists(st.integers(1, 900), min_size=1, max_size=60),
+    bytes_max=st.integers(1, 3000),
+    seed=st.integers(0, 2**32),
+    again=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_cut_is_whole_batches_below_the_bound_and_the_limit(
+    sizes: list[int], bytes_max: int, seed: int, again: bool
+) -> None:
+    """LOG-12: found by index or in memory, fresh or after a restart, the answer obeys the same rules."""
+    rng = random.Random(seed)
+    log = make_log()
+    lasts = []
+    for size in sizes:
+        put(log, batch(rng.randint(1, 4), value=b"v" * (size // 2)))
+        lasts.append(log.end_offset - 1)
+    log = closed_and_reopened(log) if again else log
+    for _ in range(20):
+        offset, bound = rng.randrange(log.end_offset), rng.randint(0, log.end_offset)
+        located = run(log.read(offset, bytes_max, bound))
+        if located.slice is None:
+            assert bound <= min(last for last in lasts if last >= offset)
+            continue
+        data = located.slice.read()
+        heads = [head for _, head in batches(data)]
+        assert sum(head.size for head in heads) == len(data)
+        assert heads[0].base_offset <= offset <= heads[0].last_offset
+        assert heads[-1].last_offset < bound
+        assert len(data) <= bytes_max or len(heads) == 1
+        following = [last for last in lasts if heads[-1].last_offset < last < bound]
+        if following and located.position + located.size < located.segment.size:
+            assert (len(data) + read_batches(log, following[0])[0].size) * 2 > bytes_max
+
+
+def test_readers_at_the_tail_touch_no_file() -> None:
+    """LOG-06: the newest boundaries are in memory."""
+    log = filled()
+
+    class Untouchable:
+        fd, path = None, "nowhere"
+
+        def read_at(self, position: int, size: int) -> bytes:
+            raise AssertionError("the file was read")
+
+    log.active.file = Untouchable()  # type: ignore[assignment]
+    for back in (1, 2, 3):
+        located = log.locate(log.end_offset - back, 1 << 20, log.end_offset)
+        assert located.verified and located.slice is not None
+
+
+def test_bytes_between_offsets_by_position() -> None:
+    log = filled()
+    sizes = {head.base_offset: head.size for head in everything(log)}
+    for first, bound in ((0, 120), (4, 10), (5, 10), (100, 120), (7, 7), (30, 20)):
+        wanted = sum(size for at, size in sizes.items() if first // 2 * 2 <= at < bound) if first < bound else 0
+        assert log.bytes_from(first, bound) == wanted
+
+
+def everything(log: Log) -> list[object]:
+    heads, offset = [], log.start_offset
+    while offset < log.end_offset:
+        heads += read_batches(log, offset)
+        offset = heads[-1].next_offset
+    return heads  # type: ignore[return-value]
+
+
+def test_a_hole_left_by_compaction_is_stepped_over() -> None:
+    """LOG-12: a replica of a compacted log has gaps, inside segments and between them."""
+    log = make_log(settings=LogSettings(segment_bytes=300))
+    for base in (0, 10, 500, 1000):
+        data = build([Record(value=b"x" * 100)], base_offset=base, leader_epoch=0)
+        put(log, memoryview(data), origin=Origin.REPLICATION)
+    for offset, found in ((1, 10), (10, 10), (11, 500), (501, 1000), (1000, 1000)):
+        assert read_batches(log, offset)[0].base_offset == found
+        assert read_batches(closed_and_reopened(log), offset)[0].base_offset == found
+
+
+# -- what may be sent
+
+
+def test_only_what_was_verified_since_the_start_may_be_sent() -> None:
+    """A slice says whether its checksums were checked; verifying it once is enough."""
+    log = closed_and_reopened(filled())
+    located = log.locate(0, 500, log.end_offset)
+    assert not located.verified
+    assert run(log.verify(located)).verified
+    assert log.locate(0, 500, log.end_offset).verified
+    assert not log.locate(0, 5000, log.end_offset).verified
+    put(log, batch())
+    assert log.locate(log.end_offset - 1, 500, log.end_offset).verified
+
+
+def test_recovery_verifies_what_it_scans() -> None:
+    log = filled()
+    again = reopen(log, clean=False)
+    assert again.locate(0, 1 << 20, again.end_offset).verified
+
+
+@pytest.mark.parametrize("region", ["length", "crc", "body"])
+def test_a_flipped_bit_in_a_closed_segment_spoils_only_its_batch(region: str) -> None:
+    """REC-04: CORRUPT_MESSAGE for that batch, everything else is served, nothing is truncated, and it is counted."""
+    log = make_log(settings=LogSettings(segment_bytes=8192, index_interval_bytes=100))
+    fill(log, 60)
+    log.close()
+    again = reopen(log)
+    segment = again.segments[0]
+    position, size = segment.position_of(20), segment.batch_size(segment.position_of(20))
+    byte = {"length": 9, "crc": 18, "body": size - 5}[region]
+    sizes = [closed.size for closed in again.segments]
+    again.disk.rot(segment.path + ".log", (position + byte) * 8 + 3)  # type: ignore[attr-defined]
+    with pytest.raises(KafkaError) as caught:
+        read_batches(again, 20)
+    assert caught.value.error is Error.CORRUPT_MESSAGE
+    assert offsets(read_batches(again, 16)) == [16, 18]
+    assert again.corrupt_batches == 1
+    for offset in (22, 24, 40, segment.base + 60, again.end_offset - 1):
+        assert read_batches(again, offset)[0].base_offset == offset // 2 * 2
+    assert [closed.size for closed in again.segments] == sizes
+
+
+@pytest.mark.parametrize("bit", range(0, 64, 5))
+def test_a_flipped_bit_in_an_offset_is_noticed_too(bit: int) -> None:
+    """Offsets lie outside the CRC: a batch that contradicts its neighbours is not served as another one."""
+    log = make_log(settings=LogSettings(segment_bytes=8192, index_interval_bytes=100))
+    fill(log, 60)
+    log.close()
+    again = reopen(log)
+    segment = again.segments[0]
+    position = segment.position_of(20)
+    again.disk.rot(segment.path + ".log", position * 8 + bit)  # type: ignore[attr-defined]
+    for offset in range(0, 60, 2):
+        try:
+            heads = read_batches(again, offset)
+        except KafkaError as error:
+            assert error.error is Error.CORRUPT_MESSAGE and offset == 20
+        else:
+            assert offsets(heads) == list(range(offset, offset + 2 * len(heads), 2)) and offset != 20
+
+
+def test_an_index_with_other_offsets_than_the_log_is_rebuilt() -> None:
+    """LOG-12: a rotten index costs a walk over the headers, not the data."""
+    log = filled()
+    log.close()
+    path = log.segments[0].path + ".index"
+    log.disk.rot(path, 8 * 8 + 30)  # type: ignore[attr-defined]
+    again = reopen(log)
+    for offset in range(again.end_offset):
+        assert read_batches(again, offset)[0].base_offset == offset // 2 * 2
+
+
+# -- by time
+
+
+def test_the_first_record_at_or_after_a_timestamp() -> None:
+    log = make_log()
+    fill(log, 60, step_ms=10)
+    for again in (log, closed_and_reopened(log)):
+        for number in (0, 1, 7, 30, 59):
+            found = run(again.offset_for_timestamp(NOW_MS + number * 10))
+            assert found == (NOW_MS + number * 10, number * 2, 0)
+            assert run(again.offset_for_timestamp(NOW_MS + number * 10 - 3)) == found
+        assert run(again.offset_for_timestamp(NOW_MS + 591)) is None
+        again.delete_records(21, again.end_offset)
+        assert run(again.offset_for_timestamp(0)) == (NOW_MS + 100, 21, 0)
+        assert run(again.max_timestamp()) == (NOW_MS + 590, 118, 0)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_record_inside_a_batch(codec: int) -> None:
+    log = make_log()
+    times = [NOW_MS + 5, NOW_MS + 90, NOW_MS + 20, NOW_MS + 90]
+    put(log, batch(), memoryview(bytearray(build([Record(timestamp=time) for time in times], codec=codec))))
+    assert run(log.offset_for_timestamp(NOW_MS + 6)) == (NOW_MS + 90, 2, 0)
+    assert run(log.max_timestamp()) == (NOW_MS + 90, 2, 0)
+
+
+def test_the_largest_timestamp_may_lie_in_an_old_segment() -> None:
+    log = make_log()
+    put(log, batch(timestamp=NOW_MS + 1000))
+    fill(log, 60, step_ms=0)
+    assert run(closed_and_reopened(log).max_timestamp()) == (NOW_MS + 1000, 0, 0)
+    assert run(make_log().max_timestamp()) is None
+
+
+# -- handles
+
+
+def test_open_files_are_bounded_and_a_slice_keeps_its_own(tmp_path: Path) -> None:
+    """LOG-24: segments let their files go; a slice being sent still reads."""
+    log = make_log(RealDisk(), SMALL, str(tmp_path / "topic-0"))
+    log.files.files_max = 3
+    fill(log, 200)
+    located = run(log.read(0, 1000, log.end_offset))
+    for segment in log.segments:
+        read_batches(log, segment.base)
+    assert len(log.segments) > 6 and len(log.files) == 3
+    assert log.segments[0].file is None and located.slice is not None
+    assert look(located.slice.read()).base_offset == 0
+    put(log, batch())
+
+
+def test_the_cost_of_finding_does_not_grow_with_the_log() -> None:
+    """LOG-06: reads per lookup at 300 and at 3,000 batches in one segment are the same."""
+
+    class Counting(SimDisk):
+        reads = 0
+
+    def reads_at(count: int) -> int:
+        log = make_log(Counting(), LogSettings(index_interval_bytes=512))
+        fill(log, count)
+        file, counted = log.active.open(), [0]
+
+        class Counted:
+            fd, path = None, ""
+
+            def read_at(self, position: int, size: int) -> bytes:
+                counted[0] += 1
+                return file.read_at(position, size)
+
+        log.active.file = Counted()  # type: ignore[assignment]
+        log.locate(count, 1 << 20, log.end_offset)
+        return counted[0]
+
+    assert reads_at(3000) == reads_at(300) <= 2

@@ -1,0 +1,217 @@
+"""Starting again after a stop that was not clean, and after files were tampered with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.log.log import Log
+from ottla.log.settings import LogSettings
+from ottla.sim.disk import SimDisk
+from ottla.wire.records import Record, build
+
+sys.path.insert(0, str(Path(__file__).parent))
+from logs import NOW_MS, SMALL, batch, fill, make_log, offsets, put, read_batches, reopen, run
+
+
+def synced(count: int, settings: LogSettings = SMALL) -> Log:
+    log = make_log(settings=settings)
+    fill(log, count)
+    run(log.flush())
+    return log
+
+
+def active_bytes(log: Log) -> bytes:
+    return log.disk.read(log.active.path + ".log")
+
+
+def rewrite(log: Log, path: str, data: bytes) -> None:
+    file = log.disk.open(path, create=True)
+    file.truncate(0)
+    file.write_at(0, [data])
+
+
+def test_the_log_is_cut_at_every_byte_of_its_last_two_batches() -> None:
+    """LOG-18, TRAP-11: whatever is left of the tail, the log ends after the last whole batch."""
+    log = synced(5, LogSettings())
+    whole = active_bytes(log)
+    size = log.active.batch_size(0)
+    for length in range(len(whole) - 2 * size, len(whole) + 1):
+        rewrite(log, log.active.path + ".log", whole[:length])
+        again = reopen(log, clean=False)
+        assert again.end_offset == length // size * 2
+        assert again.active.size == length // size * size == again.disk.size(again.active.path + ".log")
+        assert offsets(read_batches(again, 0)) == list(range(0, again.end_offset, 2))
+
+
+@pytest.mark.parametrize(
+    "tail", [bytes(1), bytes(700), b"\xff" * 100, b"garbage" * 30], ids=["0", "zeros", "ones", "text"]
+)
+def test_garbage_at_the_end_goes(tail: bytes) -> None:
+    """LOG-18: zero tails and garbage tails; a length beyond the file is never believed."""
+    log = synced(5, LogSettings())
+    whole = active_bytes(log)
+    rewrite(log, log.active.path + ".log", whole + tail)
+    again = reopen(log, clean=False)
+    assert again.end_offset == 10 and active_bytes(again) == whole
+    assert again.recovered is not None and again.recovered.truncated_bytes == len(tail)
+    put(again, batch())
+    assert offsets(read_batches(again, 8)) == [8, 10]
+
+
+def test_a_bad_batch_ends_the_log_and_later_segments_go() -> None:
+    """TRAP-11, REC-04: everything from the first bad batch at or above the recovery point."""
+    log = synced(60)
+    victim = log.segments[1]
+    log.disk.rot(victim.path + ".log", (victim.position_of(victim.base + 4) + 70) * 8)  # type: ignore[attr-defined]
+    again = reopen(log, clean=False)
+    assert again.end_offset == victim.base + 4
+    assert [segment.base for segment in again.segments] == [0, victim.base]
+    assert again.recovered is not None and again.recovered.segments_removed == len(log.segments) - 2
+    assert not any(int(name[:20]) > victim.base for name in again.disk.names(again.directory) if name[:20].isdigit())
+
+
+def test_below_the_recovery_point_nothing_is_scanned() -> None:
+    """LOG-19, TRAP-11: recovery time follows what was not synced; damage below is for readers to find, not to truncate."""
+    log = synced(60)
+    first, active = log.segments[0], log.active
+    log.disk.rot(first.path + ".log", 80 * 8)  # type: ignore[attr-defined]
+    again = reopen(log, clean=False, recovery_point=active.base)
+    assert again.end_offset == 120
+    assert again.recovered is not None and again.recovered.scanned_bytes == active.size
+    assert not again.recovered.truncated_bytes
+
+
+def test_settled_logs_need_no_scan_even_after_a_crash() -> None:
+    """LOG-19: everything below the recovery point, indexes and a snapshot there: nothing to do."""
+    log = make_log()
+    fill(log, 60)
+    run(log.settle())
+    again = reopen(log, clean=False, recovery_point=log.recovery_point)
+    assert log.recovery_point == again.end_offset == 120
+    assert again.recovered is not None and not again.recovered.scanned_bytes
+    put(log, batch())
+    assert reopen(log, clean=False, recovery_point=120).end_offset == 121
+
+
+def test_the_second_start_finds_nothing_to_do() -> None:
+    """LOG-18: what recovery repairs is repaired for good."""
+    log = synced(60)
+    rewrite(log, log.active.path + ".log", active_bytes(log)[:-10])
+    again = reopen(log, clean=False)
+    assert again.recovered is not None and again.recovered.repaired
+    run(again.settle())
+    third = reopen(again, clean=False, recovery_point=again.recovery_point)
+    assert third.recovered is not None and not third.recovered.repaired
+    third.close()
+    fourth = reopen(third)
+    assert fourth.recovered is not None and not fourth.recovered.scanned_bytes
+
+
+def test_a_last_segment_that_vanished_is_begun_again() -> None:
+    """LOG-18: an empty directory, or one whose newest segment never made it to the disk."""
+    log = synced(60)
+    last = log.segments[-1].base
+    for suffix in (".log", ".index", ".timeindex"):
+        log.disk.remove(log.segments[-1].path + suffix)
+    again = reopen(log, clean=False)
+    assert again.end_offset == last
+    for name in again.disk.names(again.directory):
+        if name[:20].isdigit():
+            again.disk.remove(f"{again.directory}/{name}")
+    assert reopen(log, clean=False).end_offset == 0
+    assert put(reopen(log, clean=False, start_offset=500), batch()) == [500]
+
+
+def test_a_missing_segment_in_the_middle_ends_the_log_there() -> None:
+    """TRAP-11: records behind a hole were never promised, and offsets must not jump."""
+    log = synced(60)
+    log.disk.remove(log.segments[1].path + ".log")
+    again = reopen(log, clean=False)
+    assert again.end_offset == log.segments[1].base and len(again.segments) == 1
+
+
+def test_a_log_that_ends_before_its_start_begins_anew_at_the_start() -> None:
+    log = synced(10)
+    again = reopen(log, clean=False, start_offset=1000)
+    assert (again.start_offset, again.end_offset) == (1000, 1000)
+    assert put(again, batch()) == [1000]
+
+
+def test_leader_epochs_are_found_again_in_the_batches() -> None:
+    """TRAP-14: an epoch file that is missing or behind is completed from what was scanned."""
+    log = make_log()
+    for epoch in (0, 3, 4):
+        put(log, batch(2), epoch=epoch)
+    log.disk.remove(f"{log.directory}/leader-epoch-checkpoint")
+    again = reopen(log, clean=False)
+    assert again.epochs.entries == [(0, 0), (3, 2), (4, 4)]
+    assert again.disk.read(f"{log.directory}/leader-epoch-checkpoint") == b"0\n3\n0 0\n3 2\n4 4\n"
+    rewrite(log, log.active.path + ".log", active_bytes(log)[:-5])
+    assert reopen(log, clean=False).epochs.entries == [(0, 0), (3, 2)]
+
+
+# -- interrupted deletions and compactions
+
+
+def segment_files(log: Log, base: int, data: bytes, suffix: str) -> None:
+    for kind, content in ((".log", data), (".index", b""), (".timeindex", b"")):
+        rewrite(log, f"{log.directory}/{base:020d}{kind}{suffix}", content)
+
+
+def compacted(base: int, last: int) -> bytes:
+    first = build([Record(timestamp=NOW_MS, value=b"kept")], base_offset=base, leader_epoch=0)
+    return first + build([Record(timestamp=NOW_MS, value=b"kept")], base_offset=last, leader_epoch=0)
+
+
+def names(log: Log) -> set[str]:
+    return {name for name in log.disk.names(log.directory) if name.endswith((".deleted", ".cleaned", ".swap"))}
+
+
+def test_deleted_and_cleaned_files_go() -> None:
+    """TRAP-15"""
+    log = synced(60)
+    segment_files(log, 7000, b"x", ".deleted")
+    segment_files(log, 0, compacted(0, 10), ".cleaned")
+    again = reopen(log, clean=False)
+    assert not names(again) and again.end_offset == 120
+
+
+def test_a_swap_file_replaces_the_segments_it_spans() -> None:
+    """TRAP-15: the compaction had been decided; the start finishes it."""
+    log = synced(60)
+    bases = [segment.base for segment in log.segments]
+    segment_files(log, 0, compacted(0, bases[2] - 1), ".swap")
+    again = reopen(log, clean=True)
+    assert not names(again)
+    assert [segment.base for segment in again.segments] == [0, *bases[2:]]
+    assert offsets(read_batches(again, 0)) == [0, bases[2] - 1]
+
+
+def test_a_swap_file_at_or_above_the_smallest_cleaned_one_is_dropped() -> None:
+    """TRAP-15: that compaction was not complete."""
+    log = synced(60)
+    bases = [segment.base for segment in log.segments]
+    segment_files(log, bases[1], compacted(bases[1], bases[1] + 1), ".swap")
+    segment_files(log, bases[1], compacted(bases[1], bases[1] + 1), ".cleaned")
+    again = reopen(log, clean=False)
+    assert not names(again) and [segment.base for segment in again.segments] == bases
+
+
+def test_orphaned_indexes_go() -> None:
+    log = synced(10)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        rewrite(log, f"{log.directory}/{900:020d}{suffix}", b"")
+    again = reopen(log)
+    assert not [name for name in again.disk.names(again.directory) if name.startswith(f"{900:020d}")]
+
+
+def test_unwritten_space_at_the_end_of_a_file_is_no_batch() -> None:
+    """LOG-18: a file grown with zeros by the file system."""
+    disk = SimDisk()
+    log = make_log(disk, LogSettings())
+    fill(log, 3)
+    log.active.open().truncate(log.active.size + 4096)
+    assert reopen(log, clean=False).end_offset == 6

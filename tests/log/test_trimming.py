@@ -1,0 +1,279 @@
+"""Leader epochs, truncation, retention, DeleteRecords."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.log import cleaning
+from ottla.log.epochs import EpochCache
+from ottla.log.log import Log
+from ottla.log.producers import Origin
+from ottla.log.settings import LogSettings
+from ottla.sim.disk import SimDisk
+from ottla.wire.errors import Error, KafkaError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from logs import NOW_MS, SMALL, Clock, batch, fill, make_log, offsets, put, read_batches, reopen, run
+
+DAY_MS = 86_400_000
+
+
+def cache(*entries: tuple[int, int]) -> EpochCache:
+    disk = SimDisk()
+    disk.make_directory("/log")
+    made = EpochCache(disk, "/log")
+    for epoch, offset in entries:
+        made.assign(epoch, offset)
+    return made
+
+
+# -- epochs
+
+
+def test_where_an_epoch_ended() -> None:
+    """TRAP-48: older than all known gives the start of the first known one; the current one ends at the log end."""
+    epochs = cache((2, 10), (4, 20), (7, 35))
+    asked = {1: (1, 10), 2: (2, 20), 3: (2, 20), 4: (4, 35), 6: (4, 35), 7: (7, 99), 8: (-1, -1), -1: (-1, -1)}
+    assert {epoch: epochs.end_offset_for(epoch, 99) for epoch in asked} == asked
+    assert cache().end_offset_for(0, 5) == (-1, -1)
+    assert [epochs.epoch_for_offset(at) for at in (9, 10, 20, 34, 35, 90)] == [-1, 2, 4, 4, 7, 7]
+
+
+def test_a_new_entry_removes_what_contradicts_it() -> None:
+    epochs = cache((1, 0), (3, 10), (5, 20))
+    epochs.assign(5, 25)
+    assert epochs.entries == [(1, 0), (3, 10), (5, 20)]
+    epochs.assign(4, 15)
+    assert epochs.entries == [(1, 0), (3, 10), (4, 15)]
+    epochs.assign(6, 10)
+    assert epochs.entries == [(1, 0), (6, 10)]
+
+
+def test_the_file_is_replaced_with_every_new_epoch() -> None:
+    """TRAP-14: (epoch, log end) is on disk before any append of that epoch."""
+    disk = SimDisk()
+    log = make_log(disk)
+    disk.sync_directory("/data")
+    disk.sync_directory("/")
+    put(log, batch(3), epoch=0)
+    disk.trace = []
+    log.append(batch(), Origin.CLIENT, 5, NOW_MS)
+    assert ("sync", f"{log.directory}/leader-epoch-checkpoint.tmp") in disk.trace
+    assert not any(path.endswith(".log") for _, path in disk.trace)
+    assert disk.read(f"{log.directory}/leader-epoch-checkpoint") == b"0\n2\n0 0\n5 3\n"
+    again = EpochCache(disk, log.directory)
+    again.load()
+    assert again.entries == [(0, 0), (5, 3)]
+
+
+def test_truncation_drops_epochs_even_if_no_record_goes() -> None:
+    """TRAP-14: a leadership that wrote nothing leaves an entry at the log end, which must not survive."""
+    log = make_log()
+    put(log, batch(4), epoch=1)
+    log.begin_epoch(2)
+    assert log.epochs.entries == [(1, 0), (2, 4)]
+    assert run(log.truncate_to(4)) is False
+    assert log.epochs.entries == [(1, 0)]
+    assert reopen(log, clean=True).epochs.entries == [(1, 0)]
+
+
+def test_epochs_follow_the_start_of_the_log() -> None:
+    epochs = cache((1, 0), (3, 10), (5, 20))
+    epochs.truncate_start(10)
+    assert epochs.entries == [(3, 10), (5, 20)]
+    epochs.truncate_start(15)
+    assert epochs.entries == [(3, 15), (5, 20)]
+    epochs.truncate_start(90)
+    assert epochs.entries == [(5, 90)]
+
+
+# -- truncation
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 30, 31, 88, 119])
+def test_truncating_cuts_at_a_batch_and_the_log_goes_on_from_there(offset: int) -> None:
+    log = make_log()
+    fill(log, 60)
+    assert run(log.truncate_to(offset))
+    assert log.end_offset == offset
+    end = offset // 2 * 2
+    assert log.active.size == log.disk.size(log.active.path + ".log")
+    fill(log, 3)
+    assert log.end_offset == offset + 6
+    kept = [head for base in [segment.base for segment in log.segments] for head in read_batches(log, base)]
+    assert offsets(kept) == [*range(0, end, 2), offset, offset + 2, offset + 4]
+    log.close()
+    again = reopen(log, clean=False)
+    assert again.recovered is not None and not again.recovered.truncated_bytes
+    assert again.end_offset == log.end_offset and again.active.max_timestamp == log.active.max_timestamp
+
+
+def test_truncating_below_the_first_segment_empties_the_log() -> None:
+    log = make_log()
+    fill(log, 60)
+    log.delete_records(50, 120)
+    run(cleaning.perform(log, cleaning.plan(log, NOW_MS, 120)))
+    assert log.segments[0].base > 10
+    assert run(log.truncate_to(10))
+    assert (log.start_offset, log.end_offset, len(log.segments)) == (10, 10, 1)
+    assert put(log, batch()) == [10]
+
+
+def test_the_recovery_point_falls_on_disk_before_the_log_is_cut() -> None:
+    """TRAP-11: or a crash could leave new records below a point that was true of the old ones only."""
+    log, seen = make_log(), []
+
+    async def checkpoint() -> None:
+        seen.append((log.recovery_point, log.end_offset))
+
+    fill(log, 60)
+    run(log.settle())
+    log.checkpoint = checkpoint
+    run(log.truncate_to(8))
+    assert seen == [(8, 120)] and log.synced_end == 8
+
+
+def test_starting_over_at_an_offset() -> None:
+    log = make_log()
+    fill(log, 60)
+    log.truncate_fully_and_start_at(500)
+    assert put(log, batch()) == [500]
+    log.close()
+    assert (reopen(log).start_offset, reopen(log).end_offset) == (500, 501)
+
+
+# -- retention
+
+
+def aged(settings: LogSettings, clock: Clock | None = None, days: int = 10) -> Log:
+    """A segment per day, the newest of today."""
+    log = make_log(settings=settings, clock=clock)
+    for day in range(days, 0, -1):
+        put(log, batch(2, timestamp=NOW_MS - day * DAY_MS))
+    return log
+
+
+def retain(log: Log, high_watermark: int | None = None, now_ms: int = NOW_MS) -> int:
+    mark = log.end_offset if high_watermark is None else high_watermark
+    return run(cleaning.perform(log, cleaning.plan(log, now_ms, mark)))
+
+
+DAILY = LogSettings(segment_ms=DAY_MS // 2, retention_ms=7 * DAY_MS)
+
+
+def test_segments_older_than_the_retention_time_go() -> None:
+    """RET-01, RET-04, RET-09, TRAP-05: by the largest record timestamp; the log start moves up."""
+    log = aged(DAILY)
+    assert len(log.segments) == 10
+    freed = retain(log)
+    assert freed == 3 * len(batch(2))
+    assert (log.start_offset, log.segments[0].base, len(log.segments)) == (6, 6, 7)
+    with pytest.raises(KafkaError) as caught:
+        log.locate(5, 100, 20)
+    assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+    assert offsets(read_batches(log, 6)) == [6]
+
+
+def test_nothing_at_or_above_the_high_watermark_goes() -> None:
+    """TRAP-05"""
+    log = aged(DAILY)
+    retain(log, high_watermark=3)
+    assert log.start_offset == 2
+
+
+def test_the_active_segment_is_rolled_and_deleted_when_it_is_old() -> None:
+    """TRAP-05: an idle topic expires too; an empty segment stays."""
+    log = aged(DAILY)
+    retain(log, now_ms=NOW_MS + 30 * DAY_MS)
+    assert (log.start_offset, log.end_offset, len(log.segments), log.size) == (20, 20, 1, 0)
+    assert retain(log, now_ms=NOW_MS + 90 * DAY_MS) == 0
+    assert put(log, batch()) == [20]
+
+
+def test_a_timestamp_from_the_future_pins_its_segment() -> None:
+    """TRAP-05"""
+    log = make_log(settings=LogSettings(segment_ms=DAY_MS, message_timestamp_after_max_ms=10**15, retention_ms=DAY_MS))
+    put(log, batch(timestamp=NOW_MS + 100 * DAY_MS))
+    put(log, batch(timestamp=NOW_MS + 300 * DAY_MS))
+    assert len(log.segments) == 2
+    retain(log, now_ms=NOW_MS + 100 * DAY_MS)
+    assert log.start_offset == 0
+    retain(log, now_ms=NOW_MS + 102 * DAY_MS)
+    assert log.start_offset == 1
+
+
+def test_retention_by_size_keeps_at_least_that_much() -> None:
+    """RET-02: the oldest segments go while what stays is still as large as asked for."""
+    log = make_log(settings=LogSettings(segment_bytes=1000, retention_bytes=3500, retention_ms=-1))
+    fill(log, 40)
+    before = log.size
+    freed = retain(log)
+    assert freed > 0 and log.size == before - freed and 3500 <= log.size < 3500 + 1000
+    assert make_log().size == 0 and retain(make_log(settings=LogSettings(retention_bytes=0))) == 0
+
+
+def test_retention_needs_the_delete_policy_but_the_log_start_does_not() -> None:
+    log = aged(LogSettings(cleanup_policy=frozenset({"compact"}), segment_ms=DAY_MS // 2, retention_ms=DAY_MS))
+    assert retain(log) == 0
+    log.delete_records(9, log.end_offset)
+    retain(log)
+    assert log.segments[0].base == 8 and log.start_offset == 9
+
+
+def test_retention_works_on_what_was_loaded() -> None:
+    log = aged(DAILY)
+    log.close()
+    again = reopen(log)
+    retain(again)
+    assert again.start_offset == 6
+
+
+def test_deleted_files_stay_until_their_delay_is_over() -> None:
+    """RET-01: readers may still hold them; then they are handed out for removal."""
+    clock = Clock()
+    log = aged(DAILY, clock)
+    located = run(log.read(0, 1000, log.end_offset))
+    retain(log)
+    aside = [name for name in log.disk.names(log.directory) if name.endswith(".deleted")]
+    assert len(aside) == 9
+    assert located.slice is not None and len(located.slice.read()) == located.size
+    assert log.sweep(NOW_MS + 59_999) == []
+    assert sorted(path.rpartition("/")[2] for path in log.sweep(NOW_MS + 60_000)) == aside
+    assert log.sweep(NOW_MS + 60_000) == []
+
+
+def test_snapshots_of_deleted_segments_go_with_them() -> None:
+    log = aged(DAILY)
+    retain(log)
+    assert log.snapshots[0] == log.segments[0].base
+
+
+# -- DeleteRecords
+
+
+def test_delete_records_moves_the_log_start() -> None:
+    """LOG-08, RET-04: up to the high watermark, never beyond; -1 means all of it; never backwards."""
+    log = make_log()
+    fill(log, 60)
+    assert log.delete_records(33, 100) == 33
+    assert log.delete_records(10, 100) == 33
+    for target in (101, -2):
+        with pytest.raises(KafkaError) as caught:
+            log.delete_records(target, 100)
+        assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+    assert log.delete_records(-1, 100) == 100
+    retain(log)
+    assert log.segments[0].base <= 100 < log.segments[1].base
+    assert offsets(read_batches(log, 100))[:3] == [100, 102, 104]
+
+
+def test_the_log_start_survives_a_restart_by_its_checkpoint() -> None:
+    log = make_log(settings=SMALL)
+    fill(log, 60)
+    log.delete_records(33, 120)
+    log.close()
+    again = reopen(log, start_offset=33)
+    assert again.start_offset == 33 and again.epochs.entries == [(0, 33)]
