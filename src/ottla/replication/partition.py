@@ -172,6 +172,15 @@ class Partition:
 
     # --- reading
 
+    def open_to(self, wanted_epoch: int) -> None:
+        """A reader comes: refuse it if it speaks of another leadership, and let it see what was accepted before it.
+
+        A client that writes and then reads without waiting for the answer must find what it wrote.
+        """
+        self.check_leader(wanted_epoch)
+        if self._dirty:
+            self.write()
+
     def bound(self, isolation: int) -> int:
         """The offset that a consumer at this isolation level may not reach."""
         mark = self.high_watermark.value

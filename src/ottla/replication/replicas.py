@@ -153,7 +153,7 @@ class Replicas:
     def delete_records(self, topic: str, index: int, before: int) -> int:
         """Forget everything below an offset, or below the high watermark for -1; answers the new log start."""
         partition = self.find(topic, index)
-        partition.check_leader(-1)
+        partition.open_to(-1)
         hosted = self.by_name[topic]
         if hosted.internal:
             raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)

@@ -86,7 +86,7 @@ class Reading:
         self.answers |= missing
 
     async def _read_one(self, partition: Partition, wanted: Wanted) -> Answer:
-        partition.check_leader(wanted.current_leader_epoch)
+        partition.open_to(wanted.current_leader_epoch)
         if wanted.last_fetched_epoch >= 0:
             diverging = self._divergence(partition, wanted)
             if diverging is not None:

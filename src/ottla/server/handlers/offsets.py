@@ -63,7 +63,7 @@ async def _list_one(topic: str, asked: Asked, isolation: int, ctx: Context) -> L
     if ctx.version < SPECIAL_SINCE.get(asked.timestamp, 0):
         raise KafkaError(Error.UNSUPPORTED_VERSION)
     partition = ctx.replicas.find(topic, asked.partition_index)
-    partition.check_leader(asked.current_leader_epoch)
+    partition.open_to(asked.current_leader_epoch)
     timestamp, offset, epoch = await _look_up(partition, asked.timestamp, isolation)
     return Listed(partition_index=asked.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
@@ -99,7 +99,7 @@ EpochEnd = OffsetForLeaderEpochResponse.Topic.Partition
 def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
     try:
         partition = ctx.replicas.find(topic, asked.partition)
-        partition.check_leader(asked.current_leader_epoch)
+        partition.open_to(asked.current_leader_epoch)
     except KafkaError as error:
         return EpochEnd(partition=asked.partition, error_code=error.code)
     epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)

@@ -69,7 +69,7 @@ WITHOUT_START = {
 async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | None:
     prepared = await _prepare(request, ctx) if ctx.node.replicas.looking_inside else {}
     appending = Appending(request.acks, prepared, ctx)
-    if is_usual(request):
+    if is_usual(request, ctx.version):
         topics = [appending.topic(topic) for topic in request.topic_data]
     else:
         topics = sort_out(request, appending, ctx.version)
@@ -83,7 +83,7 @@ async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | No
     return ProduceResponse(responses=topics)
 
 
-def is_usual(request: ProduceRequest) -> bool:
+def is_usual(request: ProduceRequest, version: int) -> bool:
     """One whole batch of today's format outside transactions for each partition, none of them named twice."""
     topics = request.topic_data
     if not -1 <= request.acks <= 1 or _names_twice(topics):
@@ -95,7 +95,9 @@ def is_usual(request: ProduceRequest) -> bool:
                 return False
             for part in parts:
                 length, magic, attributes = _glance(part.records)
-                if attributes and (attributes & TRANSACTIONAL or not _begins_as_said(part.records, attributes & 7)):
+                if attributes and (
+                    attributes & TRANSACTIONAL or not _begins_as_said(part.records, attributes & 7, version)
+                ):
                     return False
                 if magic != 2 or length + PREFIX_BYTES != len(part.records):
                     return False
@@ -104,8 +106,10 @@ def is_usual(request: ProduceRequest) -> bool:
     return True
 
 
-def _begins_as_said(records: memoryview, codec: int) -> bool:
+def _begins_as_said(records: memoryview, codec: int, version: int) -> bool:
     """We do not unpack what a producer packed; but what does not even begin like its codec, no consumer could read."""
+    if codec == ZSTD and version < ZSTD_SINCE:
+        return False
     return codec < len(MARKS) and records[HEADER_BYTES : HEADER_BYTES + len(MARKS[codec])] == MARKS[codec]
 
 
@@ -184,7 +188,7 @@ class Appending:
         """Kafka explains itself only where single records are to blame, or the disk."""
         self.failed = True
         answer.fail(error)
-        if isinstance(error, RecordsRefused):
+        if isinstance(error, RecordsRefused) and error.record_errors:
             answer.record_errors = [
                 Answer.RecordError(batch_index=index, batch_index_error_message=why)
                 for index, why in error.record_errors
@@ -335,7 +339,7 @@ def _check_records(part: Part, version: int) -> None:
 
 def _check_codec(part: Part) -> None:
     records = part.records
-    if records is None or len(records) < HEADER_BYTES or not _begins_as_said(records, records[22] & 7):
+    if records is None or len(records) < HEADER_BYTES or not _begins_as_said(records, records[22] & 7, ZSTD_SINCE):
         raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
 
 
