@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from ottla.log.log import Log
+from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
-from ottla.wire.records import Record, build
+from ottla.wire.records import Record, build, end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
 from logs import NOW_MS, SMALL, batch, fill, make_log, offsets, put, read_batches, reopen, run
@@ -215,3 +216,28 @@ def test_unwritten_space_at_the_end_of_a_file_is_no_batch() -> None:
     fill(log, 3)
     log.active.open().truncate(log.active.size + 4096)
     assert reopen(log, clean=False).end_offset == 6
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\1", bytes(34) + b"\0\0\0", b"\0\7" + bytes(32)], ids=["torn", "longer", "version"]
+)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_transaction_index_is_rebuilt_without_cutting_anything(damage: bytes, clean: bool) -> None:
+    """TRAP-61: also below the recovery point, from the headers and the snapshot at the segment's base."""
+    log = make_log(settings=LogSettings(segment_bytes=700))
+    for number in range(6):
+        numbered = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number, "transactional": True}
+        put(log, batch(**numbered), batch(value=b"x" * 100))
+        marker = end_marker(False, NOW_MS, producer_id=5, producer_epoch=0, coordinator_epoch=0)
+        put(log, memoryview(marker), origin=Origin.COORDINATOR)
+    rows = log.aborted_transactions(0, log.end_offset)
+    log.close()
+    assert len(rows) == 6 and len(log.with_aborted) > 1
+    path = log.segments[0].path + ".txnindex"
+    whole = log.disk.read(path)
+    rewrite(log, path, damage)
+    again = reopen(log, clean=clean, recovery_point=log.active.base)
+    assert again.disk.read(path) == whole
+    assert again.aborted_transactions(0, again.end_offset) == rows
+    assert again.producers.entries[5].last_sequence == 5
+    assert again.snapshots == [segment.base for segment in log.segments[1:]] + ([log.end_offset] if clean else [])

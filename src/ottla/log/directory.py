@@ -31,7 +31,7 @@ METADATA_TOPIC = "__cluster_metadata"
 NAME_BYTES_MAX = 255
 # Logs that were closed cleanly open in a fraction of a millisecond: many of them share one trip off the loop.
 LOADED_TOGETHER = 32
-LOADERS = 4
+LOADERS = 2
 
 Key = tuple[str, int]
 
@@ -68,6 +68,7 @@ class DataDirectory:
         self.high_watermarks: dict[Key, int] = {}
         self.loading = Loading()
         self._recovery_points: dict[Key, int] = {}
+        self._written: dict[str, dict[Key, int]] = {}
         self._log_starts: dict[Key, int] = {}
         self._now_ms = now_ms
         self._random = rng
@@ -228,14 +229,10 @@ class DataDirectory:
 
     def _write_checkpoints(self, points: dict[Key, int], starts: dict[Key, int], watermarks: dict[Key, int]) -> None:
         """Log starts first: files go once their log start is on disk, and recovery points may refer to what follows."""
-        for name, offsets, known in (
-            (LOG_STARTS, starts, self._log_starts),
-            (RECOVERY_POINTS, points, self._recovery_points),
-        ):
-            if offsets != known or not self.disk.exists(f"{self.path}/{name}"):
+        for name, offsets in ((LOG_STARTS, starts), (RECOVERY_POINTS, points), (HIGH_WATERMARKS, watermarks)):
+            if self._written.get(name) != offsets:
                 write_offsets(self.disk, f"{self.path}/{name}", offsets)
-        self._log_starts, self._recovery_points = starts, points
-        write_offsets(self.disk, f"{self.path}/{HIGH_WATERMARKS}", watermarks)
+                self._written[name] = offsets
 
     async def sweep(self) -> int:
         """Remove files and directories whose delay is over, off the loop; how many."""

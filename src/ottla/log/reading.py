@@ -97,14 +97,15 @@ async def verify(log: Log, located: Located) -> Located:
     """The same slice with its CRCs checked, cut before the first bad batch. CORRUPT_MESSAGE if that is the first one."""
     if located.verified or located.slice is None:
         return located
-    segment, start = located.segment, located.position
+    segment, start, cuts = located.segment, located.position, log.cuts
     end = start + located.size
     good = await log.disk.away(_good_until, located.slice.file, start, end, located.offset)
     if good < end:
         log.note_corrupt(segment.base, good)
         if good == start:
             raise corrupt(segment, start)
-    segment.mark_checked(start, good)
+    if log.cuts == cuts:
+        segment.mark_checked(start, good)
     return Located(located.offset, segment, start, good - start)
 
 

@@ -62,24 +62,32 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
         end = _recover(log, segments, recovery_point, report)
     else:
         _rebuild_missing(log, segments, names, report)
-    if (
-        end < log.start_offset
-    ):  # files were taken away under us: begin anew where the records end that anybody may have seen
-        report.segments_removed += len(segments)
-        _remove(log, segments)
-        log.epochs.clear()
-        log.producers.clear()
-        segments, end = [_begin(log, log.start_offset)], log.start_offset
+        _mend_aborted(log, segments, report)
+    if end < log.start_offset:
+        segments, end = _begin_anew(log, segments, report), log.start_offset
     log.start_offset = max(log.start_offset, segments[0].base)
     log.end_offset = end
     log.synced_end = log.recovery_point = end if clean or settled else min(recovery_point, end)
     _keep_snapshots(log, segments, end, report)
     log.adopt(segments)
     _trim_epochs(log)
-    if not scan and (log.snapshots or not clean):  # after a clean stop without snapshots there is nothing to look for
+    if clean and not log.snapshots:
+        log.producers.clear()  # closed before there were any producers, or snapshots
+    elif not scan:
         rebuild_producers(log)
     log.fresh = not (clean or settled)
+    for segment in segments:
+        log.files.close(segment)  # most partitions are idle: a file is opened again when somebody comes
     return report
+
+
+def _begin_anew(log: Log, segments: list[Segment], report: Report) -> list[Segment]:
+    """Files were taken away under us, and the log ends below its start: nothing of it may be read any more."""
+    report.segments_removed += len(segments)
+    _remove(log, segments)
+    log.epochs.clear()
+    log.producers.clear()
+    return [_begin(log, log.start_offset)]
 
 
 def _trim_epochs(log: Log) -> None:
@@ -139,7 +147,10 @@ def _segments(log: Log, names: list[str]) -> list[Segment]:
             log.disk.remove(f"{log.directory}/{name}")
     log.with_aborted = {int(name[:20]) for name in names if name.endswith(".txnindex") and name[:20] in bases}
     sizes = ((int(base), log.disk.size(f"{log.directory}/{base}.log")) for base in sorted(bases))
-    return [Segment(log.files, log.directory, base, size) for base, size in sizes]
+    segments = [Segment(log.files, log.directory, base, size) for base, size in sizes]
+    for segment in segments:
+        segment.created_ms = log.now_ms()
+    return segments
 
 
 def _begin(log: Log, offset: int) -> Segment:
@@ -188,6 +199,7 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
     while first + 1 < len(segments) and segments[first + 1].base <= recovery_point:
         first += 1
     _rebuild_missing(log, segments[:first], log.disk.names(log.directory), report)
+    _mend_aborted(log, segments[:first], report)
     log.segments = segments[:first]
     log.end_offset = end = segments[first].base
     log.drop_snapshots(lambda offset: offset <= end)
@@ -279,6 +291,23 @@ def _replay(log: Log, fields: tuple[int, ...], batch: memoryview) -> bytes:
     return rows
 
 
+def _mend_aborted(log: Log, segments: list[Segment], report: Report) -> None:
+    """A damaged transaction index is built again from the headers of its segment and the snapshot at its base."""
+    for number, segment in enumerate(segments):
+        if segment.base not in log.with_aborted:
+            continue
+        try:
+            aborted.check(log.disk.read(segment.path + ".txnindex"), segment.base)
+        except aborted.BadTransactionIndex:
+            snapshots = log.snapshots
+            log.snapshots = [offset for offset in snapshots if offset <= segment.base]
+            log.segments, log.end_offset = segments[:number], segment.base
+            rebuild_producers(log)
+            log.end_offset, log.snapshots = 2**63, snapshots
+            _write_aborted(log, segment, _replay_segment(log, segment, segment.base))
+            report.indexes_rebuilt += 1
+
+
 def _write_aborted(log: Log, segment: Segment, rows: bytes) -> None:
     path = segment.path + ".txnindex"
     if not rows:
@@ -307,8 +336,7 @@ def _keep_snapshots(log: Log, segments: list[Segment], end: int, report: Report)
 
 def rebuild_producers(log: Log) -> None:
     """Producers as of the log end: the newest sound snapshot, then the batches after it."""
-    producers = log.producers
-    producers.clear()
+    log.producers.clear()
     since = _load_snapshot(log)
     if since >= log.end_offset:
         return
@@ -337,16 +365,19 @@ def _load_snapshot(log: Log) -> int:
     return log.segments[0].base if log.segments else log.end_offset
 
 
-def _replay_segment(log: Log, segment: Segment, since: int) -> None:
+def _replay_segment(log: Log, segment: Segment, since: int) -> bytes:
+    """Apply the batches of one segment to the producers; the rows of its transaction index."""
+    rows = b""
     try:
         for position, fields in segment.headers(segment.position_of(since)):
             if fields[BASE] >= log.end_offset:
-                return
+                break
             if fields[PRODUCER] >= 0 and fields[BASE] >= since:
                 size = fields[1] + 12 if fields[ATTRIBUTES] & CONTROL_BIT else 0
-                _replay(log, fields, memoryview(segment.open().read_at(position, size)) if size else memoryview(b""))
+                rows += _replay(log, fields, memoryview(segment.open().read_at(position, size) if size else b""))
     except KafkaError:
-        return  # a damaged batch below the recovery point hides what comes after it in this segment; readers will be told
+        return rows  # a damaged batch below the recovery point hides the rest of this segment; readers will be told
+    return rows
 
 
 # -- closing

@@ -9,27 +9,31 @@ from crc32c import crc32c
 from ottla.wire.records import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from ottla.world import File
 
-CHUNK_BYTES = 4 << 20
+# Small enough to stay in the processor's cache between the read and the checksum.
+CHUNK_BYTES = 512 << 10
 
 _unpack = HEADER.unpack_from
 
 
 def sound_batches(file: File, position: int, end: int) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
     """(position, header fields, the batch) up to `end`, or up to the first thing that is no batch with a right CRC."""
+    chunk_bytes = CHUNK_BYTES
     while position < end:
-        chunk = memoryview(file.read_at(position, min(CHUNK_BYTES, end - position)))
+        chunk = memoryview(file.read_at(position, min(chunk_bytes, end - position)))
         at, size, length = 0, 0, len(chunk)
         while length - at >= HEADER_BYTES:
             fields = _unpack(chunk, at)
             size = fields[1] + PREFIX_BYTES
             if fields[3] != MAGIC or size < HEADER_BYTES or position + at + size > end:
                 return
-            if at + size > length:
+            after = at + size
+            if after > length:
+                chunk_bytes = max(CHUNK_BYTES, 4 * size)  # or every second read would be of half a batch
                 break
-            if crc32c(chunk[at + CRC_FROM : at + size]) != fields[4]:
+            if crc32c(chunk[at + CRC_FROM : after]) != fields[4]:
                 return
-            yield position + at, fields, chunk[at : at + size]
-            at += size
+            yield position + at, fields, chunk[at:after]
+            at = after
         if at == 0:
             if length < HEADER_BYTES or length >= min(size, end - position):
                 return

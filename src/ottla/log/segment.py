@@ -108,8 +108,8 @@ class Segment:
     def begin(self, now_ms: int) -> None:
         """A fresh segment: its three files, empty."""
         for suffix in (".index", ".timeindex"):
-            self._files.disk.open(self.path + suffix, create=True).truncate(0)
-        self._files.open(self, create=True).truncate(0)
+            _emptied(self._files.disk.open(self.path + suffix, create=True))
+        _emptied(self._files.open(self, create=True))
         self.index, self.times = bytearray(), bytearray()
         self.recent_lasts, self.recent_positions = array("q"), array("q")
         self.max_timestamp = NO_TIMESTAMP
@@ -210,13 +210,22 @@ class Segment:
     def load_max_timestamp(self) -> int:
         """The largest record timestamp, which for a closed segment is the last time entry."""
         if self.max_timestamp == UNKNOWN:
-            times = self.read_times()
+            times = self._last_time() or self.read_times()
             if times:
                 self.max_timestamp, relative = rows.time_entry(times, -1 + len(times) // 12)
                 self.max_timestamp_offset = self.base + relative
             else:
                 self.max_timestamp = NO_TIMESTAMP
         return self.max_timestamp
+
+    def _last_time(self) -> bytes:
+        """The last entry of the time index file, without reading the rest; empty if it does not look like one."""
+        disk, path = self._files.disk, self.path + ".timeindex"
+        size = disk.size(path) if self.times is None and disk.exists(path) else 0
+        if size < rows.TIME_BYTES or size % rows.TIME_BYTES:
+            return b""
+        last = disk.open(path).read_at(size - rows.TIME_BYTES, rows.TIME_BYTES)
+        return last if any(last) else b""
 
     def load_first_timestamp(self) -> int:
         """The largest timestamp of the first batch, which decides when the segment is old enough to roll."""
@@ -230,12 +239,12 @@ class Segment:
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(position, header fields) of each batch from a batch boundary on. CORRUPT_MESSAGE where no batch can be."""
-        file, chunk, start = self.open(), b"", position
+        chunk, start = b"", position
         end = self.size if end is None else end
         while position < end:
             at = position - start
             if at + HEADER_BYTES > len(chunk):
-                chunk = file.read_at(position, min(SCAN_BYTES, self.size - position))
+                chunk = self.open().read_at(position, min(SCAN_BYTES, self.size - position))
                 start, at = position, 0
             if at + HEADER_BYTES > len(chunk):
                 raise corrupt(self, position)
@@ -378,6 +387,12 @@ class Segment:
         else:
             apart.append((start, end))
         self.checked = apart or None
+
+
+def _emptied(file: File) -> None:
+    """A roll that failed half-way may have left something."""
+    if file.size():
+        file.truncate(0)
 
 
 def corrupt(segment: Segment, position: int) -> KafkaError:

@@ -13,7 +13,9 @@ A write that survives beyond the synced end of its file leaves a hole of zeros w
 The power can also go at a chosen call: every call that changes something is counted, and the call with number `stop_at`
 raises `PowerCut`, as do all calls after it. Composite calls (`replace`, `remove_tree`) count each of their steps. Cutting
 before call 1, 2, 3, ... therefore visits every state that the disk can be in. `crash` gives the disk as the next process
-finds it, and may be asked again with another model; files opened before it belong to the dead and raise.
+finds it, and may be asked again with another model; files opened before it belong to the dead and raise. `outlive` is what
+a kill -9 leaves: the process is gone, the machine runs on, and nothing is lost, nor synced. `at_cut` is called when the
+power goes at a call, so that whoever runs the process can end it in that very moment.
 
 Faults on purpose: a `capacity` beyond which writes fail with ENOSPC after writing what fits, `failing_syncs` whose sync raises
 EIO, and `rot` that flips a bit.
@@ -175,6 +177,7 @@ class SimDisk:
         self.used = 0
         self.trace: list[tuple[str, str]] | None = None
         self.failing_syncs: Callable[[str], bool] | None = None
+        self.at_cut: Callable[[], None] | None = None
 
     # -- power, space and faults
 
@@ -190,6 +193,8 @@ class SimDisk:
             self.trace.append((kind, path))
         if self.stop_at is not None and self.calls >= self.stop_at:
             self._dead = True
+            if self.at_cut is not None:
+                self.at_cut()
             raise PowerCut
 
     def room_for(self, growth: int) -> int:
@@ -221,6 +226,16 @@ class SimDisk:
         after._root = _survivors(self._root, rng, loss, rng.random(), {})
         after.used = _total(after._root)
         return after
+
+    def outlive(self) -> SimDisk:
+        """The disk that the next process finds when only this one died: what was written is there, synced or not."""
+        after = self._successor()
+        after._root, after.used = self._root, self.used
+        return after
+
+    def _successor(self) -> SimDisk:
+        self._dead = True
+        return SimDisk(self._rng, capacity=self.capacity, latency_s=self.latency_s)
 
     # -- Disk
 
@@ -328,10 +343,16 @@ class SimDisk:
         return self.capacity, self.capacity - self.used
 
     async def away(self, call: Callable[..., T], *args: Any) -> T:
-        if self.latency_s:
-            await asyncio.sleep(self._rng.expovariate(1 / self.latency_s))
+        """The call happens at some moment between being asked for and being answered."""
+        delay = self._rng.expovariate(1 / self.latency_s) if self.latency_s else 0.0
+        before = delay * self._rng.random() if delay else 0.0
+        if before:
+            await asyncio.sleep(before)
+        answer = call(*args)
+        if delay:
+            await asyncio.sleep(delay - before)
         self.check()
-        return call(*args)
+        return answer
 
     # -- the tree
 
