@@ -197,6 +197,8 @@ class Cluster:
         for found in response.topics:
             if found.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code and not create:
                 raise NoTopic(topic)
+            if found.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code:
+                raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}, and none was created")
             check(found.error_code, f"topic {topic!r}: {failure(found.error_code).message}")
 
     async def leader(self, where: TopicPartition) -> tuple[Connection, int]:

@@ -1,0 +1,84 @@
+"""The command `ottla`: one verb per file.
+
+Only the file of the verb that was asked for is loaded, and it loads the client when it runs, so that help and mistakes
+answer at once. What goes wrong is told in one line on standard error that says what to do; a traceback means a defect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
+
+from ottla import __version__
+from ottla.cli.mistakes import Mistake, explain
+
+VERBS = {
+    "serve": "start a node",
+    "demo": "start a node and send a first record through it",
+    "topic": "create, list, describe, alter and delete topics",
+    "produce": "write records, one per line of input",
+    "consume": "read records, one line of JSON each",
+}
+
+USAGE = "usage: ottla VERB [options]\n\n{verbs}\n\nHelp for one verb, with examples: ottla VERB --help"
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = arguments[0] if arguments else "--help"
+    if verb in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if verb == "--version":
+        print(f"ottla {__version__}")
+        return 0
+    if verb not in VERBS:
+        print(f"ottla: there is no verb {verb!r}\n{_usage()}", file=sys.stderr)
+        return 2
+    module = import_module(f"ottla.cli.{verb}")
+    args = _parser(verb, module).parse_args(arguments[1:])
+    return guarded(module.run, args)
+
+
+def _usage() -> str:
+    return USAGE.format(verbs="\n".join(f"  {verb:9} {what}" for verb, what in VERBS.items()))
+
+
+def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"ottla {verb}",
+        description=f"{VERBS[verb].capitalize()}.",
+        epilog=module.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.arguments(parser)
+    return parser
+
+
+def guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a verb; turn what may go wrong into one line and an exit code."""
+    try:
+        code = run(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left: fine, but Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        print(f"ottla: {line}", file=sys.stderr)
+        return 2 if isinstance(error, Mistake) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""What went wrong, for whoever typed the command: one line that says what to do."""
+
+from __future__ import annotations
+
+
+class Mistake(Exception):
+    """The command line or its input asks for something that cannot be; the text says what would be right."""
+
+
+def explain(error: Exception) -> str | None:
+    """What happened and what to do, in one line; None for what should never happen."""
+    from ottla.client.cluster import NoTopic, Unreachable
+    from ottla.wire.errors import KafkaError
+
+    if isinstance(error, Mistake):
+        return str(error)
+    if isinstance(error, Unreachable):
+        return f"{error}: start one with `ottla serve`, or name another with --bootstrap-server"
+    if isinstance(error, NoTopic):
+        return f"there is no topic {error.topic!r}: create it with `ottla topic create {error.topic}`"
+    if isinstance(error, KafkaError):
+        return f"{_one_line(error.message)} ({error.error.name})"
+    if isinstance(error, OSError):
+        return _explain_system(error)
+    return None
+
+
+def _explain_system(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"there is no file {error.filename}"
+    if isinstance(error, PermissionError):
+        return f"no permission to read {error.filename}"
+    return _one_line(error)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -1,0 +1,192 @@
+"""ottla topic create | list | describe | alter | delete"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.mistakes import Mistake
+from ottla.cli.options import add_bootstrap, add_json, cluster_of, pairs
+from ottla.cli.text import compact, table
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin, Setting, TopicInfo
+
+EXAMPLES = """examples:
+  ottla topic create clicks --partitions 6 --config retention.ms=86400000
+  ottla topic list
+  ottla topic describe clicks
+  ottla topic alter clicks --partitions 12 --config cleanup.policy=compact --delete-config retention.ms
+  ottla topic delete clicks"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = _action(actions, "create", "make topics", "ottla topic create clicks --partitions 6")
+    create.add_argument("names", nargs="+", metavar="NAME")
+    create.add_argument(
+        "-p", "--partitions", type=int, default=-1, help="how many (default: the broker's num.partitions)"
+    )
+    create.add_argument("-r", "--replication-factor", type=int, default=-1, help="copies (default: the broker's)")
+    create.add_argument(
+        "-c", "--config", action="append", metavar="NAME=VALUE", help="a setting of the topic; repeatable"
+    )
+    create.add_argument("--if-not-exists", action="store_true", help="do nothing for a topic that exists")
+    listing = _action(actions, "list", "print the names of topics", "ottla topic list")
+    listing.add_argument("--internal", action="store_true", help="show the cluster's own topics too")
+    describe = _action(actions, "describe", "show partitions, offsets and settings", "ottla topic describe clicks")
+    describe.add_argument("names", nargs="*", metavar="NAME", help="all topics when none is named")
+    describe.add_argument("--all-configs", action="store_true", help="show settings that have their default, too")
+    alter = _action(
+        actions, "alter", "change settings, add partitions", "ottla topic alter clicks -c retention.ms=60000"
+    )
+    alter.add_argument("names", nargs=1, metavar="NAME")
+    alter.add_argument("-p", "--partitions", type=int, help="the new number in all; it can only grow")
+    alter.add_argument("-c", "--config", action="append", metavar="NAME=VALUE", help="set a setting; repeatable")
+    alter.add_argument("--delete-config", action="append", metavar="NAME", help="back to the default; repeatable")
+    delete = _action(actions, "delete", "remove topics and all their records", "ottla topic delete clicks")
+    delete.add_argument("names", nargs="+", metavar="NAME")
+    delete.add_argument("--if-exists", action="store_true", help="do nothing for a topic that does not exist")
+
+
+def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=what,
+        description=f"{what.capitalize()}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_bootstrap(parser)
+    add_json(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    actions = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
+    asyncio.run(_connected(actions[args.action], args))
+    return 0
+
+
+async def _connected(action: Callable[[Admin, argparse.Namespace], Awaitable[None]], args: argparse.Namespace) -> None:
+    from ottla.client.admin import Admin
+
+    async with cluster_of(args) as cluster:
+        await action(Admin(cluster), args)
+
+
+async def _create(admin: Admin, args: argparse.Namespace) -> None:
+    from ottla.wire.errors import Error, KafkaError
+
+    configs = pairs(args.config, "--config")
+    for name in args.names:
+        try:
+            made = await admin.create_topic(
+                name, partitions=args.partitions, replication_factor=args.replication_factor, configs=configs
+            )
+        except KafkaError as error:
+            if error.error is Error.TOPIC_ALREADY_EXISTS and args.if_not_exists:
+                _say(args, {"topic": name, "created": False}, f"{name} exists already")
+                continue
+            raise
+        counts = {"partitions": made.num_partitions, "replication_factor": made.replication_factor}
+        text = f"created {name}: partitions {made.num_partitions}, copies {made.replication_factor}"
+        _say(args, {"topic": name, "created": True, "id": id_text(made.topic_id), **counts}, text)
+
+
+async def _list(admin: Admin, args: argparse.Namespace) -> None:
+    topics = [topic for topic in await admin.describe_topics() if args.internal or not topic.is_internal]
+    if args.json:
+        print(compact([topic.name for topic in topics]).decode())
+        return
+    for topic in topics:
+        print(topic.name)
+
+
+async def _describe(admin: Admin, args: argparse.Namespace) -> None:
+    described = []
+    for topic in await admin.describe_topics(args.names or None):
+        settings = await admin.configs(topic.name)
+        if not args.all_configs:
+            settings = [setting for setting in settings if setting.source != "default"]
+        described.append((topic, settings, await _extent(admin, topic)))
+    if args.json:
+        print(compact([_as_json(*parts) for parts in described]).decode())
+        return
+    print("\n\n".join(_as_text(*parts) for parts in described))
+
+
+async def _extent(admin: Admin, topic: TopicInfo) -> dict[int, tuple[int, int]]:
+    """Where each partition begins and ends; those without a leader are left out."""
+    from ottla.client.cluster import EARLIEST, LATEST, TopicPartition
+
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
+    begins = await admin.cluster.list_offsets(dict.fromkeys(led, EARLIEST))
+    ends = await admin.cluster.list_offsets(dict.fromkeys(led, LATEST))
+    return {where.partition: (begins[where].offset, ends[where].offset) for where in led}
+
+
+def _as_json(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[int, int]]) -> dict[str, Any]:
+    partitions = []
+    for partition in topic.partitions:
+        begin, end = extent.get(partition.partition, (None, None))
+        partitions.append({**partition._asdict(), "begin_offset": begin, "end_offset": end})
+    return {
+        "topic": topic.name,
+        "id": id_text(topic.topic_id),
+        "internal": topic.is_internal,
+        "configs": {setting.name: setting.value for setting in settings},
+        "partitions": partitions,
+    }
+
+
+def _as_text(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[int, int]]) -> str:
+    head = f"{topic.name}  id {id_text(topic.topic_id)}  partitions {len(topic.partitions)}"
+    lines = [f"  {setting.name}={setting.value}  ({setting.source})" for setting in settings]
+    rows: list[tuple[object, ...]] = [("  partition", "leader", "replicas", "in sync", "begin", "end")]
+    for partition in topic.partitions:
+        begin, end = extent.get(partition.partition, ("-", "-"))
+        replicas, isr = (",".join(map(str, nodes)) for nodes in (partition.replicas, partition.isr))
+        leader = partition.leader if partition.leader >= 0 else "none"
+        rows.append((f"  {partition.partition}", leader, replicas, isr or "-", begin, end))
+    return "\n".join([head + ("  internal" if topic.is_internal else ""), *lines, table(rows)])
+
+
+async def _alter(admin: Admin, args: argparse.Namespace) -> None:
+    name = args.names[0]
+    put, delete = pairs(args.config, "--config"), args.delete_config or []
+    if not put and not delete and args.partitions is None:
+        raise Mistake("nothing to change: give --partitions, --config or --delete-config")
+    await admin.describe_topics([name])
+    if put or delete:
+        await admin.alter_configs(name, put=put, delete=delete)
+    if args.partitions is not None:
+        await admin.create_partitions(name, args.partitions)
+    _say(args, {"topic": name, "altered": True}, f"altered {name}")
+
+
+async def _delete(admin: Admin, args: argparse.Namespace) -> None:
+    from ottla.client.cluster import NoTopic
+
+    for name in args.names:
+        try:
+            await admin.delete_topic(name)
+        except NoTopic:
+            if not args.if_exists:
+                raise
+            _say(args, {"topic": name, "deleted": False}, f"{name} does not exist")
+        else:
+            _say(args, {"topic": name, "deleted": True}, f"deleted {name}")
+
+
+def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:
+    print(compact(as_json).decode() if args.json else text)
+
+
+def id_text(topic_id: bytes) -> str:
+    """As Kafka writes ids."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
