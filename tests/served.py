@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,10 @@ SECONDS = 10.0
 
 class TouchyFile(RealFile):
     __slots__ = ("disk",)
-    disk: TouchyDisk
+
+    def __init__(self, path: str, flags: int, disk: TouchyDisk) -> None:
+        self.disk = disk
+        super().__init__(path, flags, disk.watch)
 
     def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
         if self.disk.full and self.path.endswith(".log"):
@@ -57,11 +61,7 @@ class TouchyDisk(RealDisk):
         self.slow = False
 
     def open(self, path: str, *, create: bool = False) -> TouchyFile:
-        file = TouchyFile.__new__(TouchyFile)
-        file.disk = self
-        plain = super().open(path, create=create)
-        file.path, file.fd, plain.fd = path, plain.fd, None
-        return file
+        return TouchyFile(path, os.O_RDWR | (os.O_CREAT if create else 0), self)
 
     async def away(self, call: Any, *args: Any) -> Any:
         if self.slow:

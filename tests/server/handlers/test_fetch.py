@@ -90,7 +90,7 @@ async def test_large_answers_are_byte_for_byte_what_was_written(tmp_path: Path) 
 
 @on_loop
 async def test_errors_come_with_records_that_are_empty_not_null(tmp_path: Path) -> None:
-    """PRT-15, librdkafka; nulls and -1 as Apache 4.3.1 answers: an unknown partition has no list of aborted ones, it is empty."""
+    """PRT-15, librdkafka; nulls and -1 as Apache 4.3.1 answers."""
     async with serving(tmp_path) as served:
         client = await filled(served, "t", batch(b"a"))
         expected: list[tuple[str, int, dict[str, Any], int, list[Any] | None]] = [

@@ -1,0 +1,225 @@
+"""The table of handlers, and how one handler call is stepped to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from desk import on_loop
+from ottla.server.dispatch import HANDLERS, Handler
+from ottla.server.node import FAMILIES
+from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from served import batch, fetch_request, produce_request, serving
+
+assert FAMILIES, "importing the node fills the table"
+
+
+@pytest.fixture
+def borrowed() -> Iterator[Handler]:
+    """The handler of ApiVersions, whose call a test may replace."""
+    handler = HANDLERS[18]
+    call = handler.call
+    yield handler
+    handler.call, handler.ordered = call, False
+
+
+def test_every_handler_serves_versions_its_layout_has() -> None:
+    """PRT-13: what is advertised is served, but for Produce 0-2 (PRT-03)."""
+    for key, handler in HANDLERS.items():
+        assert handler.request.key == key
+        assert all(version in handler.request.versions for version in (handler.low, handler.high))
+        assert handler.advertised_low == (0 if key == 0 else handler.low)
+
+
+@on_loop
+async def test_a_handler_that_fails_costs_its_client_the_connection_and_nobody_else(
+    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await asyncio.sleep(0)
+        raise RuntimeError("a defect")
+
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client, other = await served.connect(), await served.connect()
+        borrowed.call = broken
+        with caplog.at_level(logging.CRITICAL, "ottla.server"):
+            client.send(ApiVersionsRequest(), 0)
+            assert await client.is_cut()
+        assert (await other.produce("t", batch(b"v"))).error_code == 0
+
+
+@on_loop
+async def test_a_cancelled_future_fails_its_handler(
+    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CancelledError is no Exception: unnoticed it would block the connection for ever."""
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.cancel)
+        await future
+        return ApiVersionsResponse()
+
+    async with serving(tmp_path) as served:
+        client = await served.connect()
+        borrowed.call = waits
+        with caplog.at_level(logging.CRITICAL, "ottla.server"):
+            client.send(ApiVersionsRequest(), 0)
+            assert await client.is_cut()
+
+
+@on_loop
+async def test_several_handlers_wait_for_one_future(tmp_path: Path, borrowed: Handler) -> None:
+    """The flag that a Task clears after a step must be cleared here too, or the second one to await is refused."""
+    gate: list[asyncio.Future[None]] = []
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await gate[0]
+        await asyncio.sleep(0.001)
+        return ApiVersionsResponse(error_code=7)
+
+    async with serving(tmp_path) as served:
+        gate.append(asyncio.get_running_loop().create_future())
+        clients = [await served.connect() for _ in range(5)]
+        borrowed.call = waits
+        for client in clients:
+            client.send(ApiVersionsRequest(), 0)
+        task = asyncio.create_task(waits(None, None))
+        await asyncio.sleep(0.05)
+        gate[0].set_result(None)
+        for client in clients:
+            assert (await client.receive()).error_code == 7
+        assert (await task).error_code == 7
+
+
+@on_loop
+async def test_a_lost_connection_ends_its_handlers_and_runs_their_finally(tmp_path: Path, borrowed: Handler) -> None:
+    ended: list[str] = []
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("cleaned up")
+        return ApiVersionsResponse()
+
+    async with serving(tmp_path) as served:
+        client = await served.connect()
+        borrowed.call = waits
+        client.send(ApiVersionsRequest(), 0)
+        await asyncio.sleep(0.05)
+        assert ended == []
+        client.close()
+        await asyncio.sleep(0.05)
+        assert ended == ["cleaned up"]
+
+
+@on_loop
+async def test_a_connection_lost_in_the_turn_its_handler_wakes_is_no_error(
+    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The step is already scheduled when the connection goes."""
+    gate: list[asyncio.Future[None]] = []
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await gate[0]
+        return ApiVersionsResponse()
+
+    async with serving(tmp_path) as served:
+        gate.append(asyncio.get_running_loop().create_future())
+        client = await served.connect()
+        borrowed.call = waits
+        client.send(ApiVersionsRequest(), 0)
+        await asyncio.sleep(0.05)
+        (connection,) = served.node.listeners[0].connections
+        with caplog.at_level(logging.INFO):
+            gate[0].set_result(None)
+            connection.connection_lost(None)
+            await asyncio.sleep(0.05)
+        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@on_loop
+async def test_a_request_that_waits_before_it_took_effect_holds_back_the_next(
+    tmp_path: Path, borrowed: Handler
+) -> None:
+    """Ordered handlers: until it says `effective` nothing further of its connection starts; others are not touched."""
+    gate: list[asyncio.Future[None]] = []
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await gate[0]
+        ctx.effective()
+        await gate[1]
+        return ApiVersionsResponse(error_code=9)
+
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        gate += [asyncio.get_running_loop().create_future() for _ in range(2)]
+        borrowed.call, borrowed.ordered = waits, True
+        client, other = await served.connect(), await served.connect()
+        client.send(ApiVersionsRequest(), 0)
+        client.send(produce_request("t", {0: batch(b"held")}), 9)
+        await asyncio.sleep(0.05)
+        client.send(produce_request("t", {0: batch(b"held too")}), 9)
+        assert (await other.produce("t", batch(b"v"))).base_offset == 0
+        gate[0].set_result(None)
+        async with asyncio.timeout(2):
+            while served.partition("t").log.end_offset < 3:
+                await asyncio.sleep(0.01)
+        gate[1].set_result(None)
+        assert (await client.receive()).error_code == 9, "answers keep the order of the requests"
+        assert (await client.receive()).responses[0].partition_responses[0].base_offset == 1
+        assert (await client.receive()).responses[0].partition_responses[0].base_offset == 2
+
+
+@on_loop
+async def test_a_held_connection_goes_on_when_the_request_ends_without_effect(
+    tmp_path: Path, borrowed: Handler
+) -> None:
+    gate: list[asyncio.Future[None]] = []
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await gate[0]
+        return ApiVersionsResponse(error_code=9)
+
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        gate.append(asyncio.get_running_loop().create_future())
+        borrowed.call, borrowed.ordered = waits, True
+        client = await served.connect()
+        client.send(ApiVersionsRequest(), 0)
+        for _ in range(300):  # more than may be in flight, and more than one read brings
+            client.send(produce_request("t", {0: batch(b"v" * 2000)}), 9)
+        await asyncio.sleep(0.05)
+        assert served.partition("t").log.end_offset == 0
+        gate[0].set_result(None)
+        assert (await client.receive()).error_code == 9
+        for expected in range(300):
+            assert (await client.receive()).responses[0].partition_responses[0].base_offset == expected
+
+
+@on_loop
+async def test_answers_keep_the_order_of_requests_even_if_a_later_one_is_ready_first(tmp_path: Path) -> None:
+    """PRT-19."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=200), 12)
+        for _ in range(3):
+            client.send(ApiVersionsRequest(), 0)
+        for _ in range(4):
+            await client.receive()  # checks the correlation ids
+
+
+def test_no_handler_uses_what_needs_a_task() -> None:
+    """wait_for, timeout and TaskGroup need a task around them from Python 3.12 on, and handlers run without one."""
+    handlers = Path(__file__).parents[2] / "src/ottla/server/handlers"
+    for path in handlers.glob("*.py"):
+        text = path.read_text()
+        assert not [word for word in ("wait_for", "asyncio.timeout", "TaskGroup", "current_task") if word in text], path
