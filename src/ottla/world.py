@@ -107,13 +107,21 @@ class Slice:
         return self.file.read_at(self.position, self.size)
 
 
+Watch = Callable[[float, bool], None]
+
+
+def nobody(seconds: float, failed: bool) -> None:
+    """Nobody wants to know how long a sync took."""
+
+
 class RealFile:
     """A file of the operating system. Dropping the last reference closes it."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("_watch", "fd", "path")
 
-    def __init__(self, path: str, flags: int) -> None:
+    def __init__(self, path: str, flags: int, watch: Watch = nobody) -> None:
         self.path = path
+        self._watch = watch
         self.fd: int | None = None
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
@@ -150,7 +158,7 @@ class RealFile:
         os.ftruncate(self._open_fd(), size)
 
     def sync(self) -> None:
-        os.fsync(self._open_fd())
+        watched_sync(self._open_fd(), self._watch)
 
     def close(self) -> None:
         fd, self.fd = self.fd, None
@@ -162,14 +170,27 @@ class RealFile:
             self.close()
 
 
-class RealDisk:
-    """The file system of this machine, with a few threads for calls that block."""
+def watched_sync(fd: int, watch: Watch) -> None:
+    began, failed = time.perf_counter(), True
+    try:
+        os.fsync(fd)
+        failed = False
+    finally:
+        watch(time.perf_counter() - began, failed)
 
-    def __init__(self, threads: int = 4) -> None:
+
+class RealDisk:
+    """The file system of this machine, with a few threads for calls that block.
+
+    `watch(seconds, failed)` is told of every sync of a file, on whichever thread it happens.
+    """
+
+    def __init__(self, threads: int = 4, watch: Watch = nobody) -> None:
+        self.watch = watch
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="disk")
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        return RealFile(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        return RealFile(path, os.O_RDWR | (os.O_CREAT if create else 0), self.watch)
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
@@ -180,7 +201,7 @@ class RealDisk:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             RealFile._write_piecewise(fd, 0, [data])
-            os.fsync(fd)
+            watched_sync(fd, self.watch)
         finally:
             os.close(fd)
         os.replace(temporary, path)

@@ -2,7 +2,8 @@
 
 Every directory says in `meta.properties` to which cluster and node it belongs and what its own id is; a node does not start on
 directories that contradict each other. New directories are given the identity of the others. A new log goes where the
-metadata says it should be, or else to the directory with the fewest logs.
+metadata says it should be, or else to the directory with the fewest logs. A directory whose disk is full (see `ballast`) gets
+new logs only if all are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from ottla.log.ballast import Ballast, is_full
 from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
+from ottla.log.files import FILES_MAX
 from ottla.log.identity import MetaProperties, uuid_text
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
@@ -27,11 +30,18 @@ class WrongDirectory(Exception):
 
 class Directories:
     def __init__(
-        self, disk: Disk, paths: Sequence[str], node_id: int, now_ms: Callable[[], int], rng: random.Random
+        self,
+        disk: Disk,
+        paths: Sequence[str],
+        node_id: int,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        files_max: int = FILES_MAX,
     ) -> None:
         self._node_id = node_id
         self._random = rng
-        self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng) for path in paths]
+        self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng, files_max=files_max) for path in paths]
+        self.ballasts = {path: Ballast(disk, path) for path in paths}
         self.cluster_id = ""
 
     # --- identity
@@ -45,6 +55,11 @@ class Directories:
         for directory in self.all:
             if directory.meta is None:
                 directory.format(MetaProperties(self.cluster_id, self._node_id, self._new_id()))
+        for ballast in self.ballasts.values():
+            if ballast.has_room():
+                ballast.take()
+            else:
+                ballast.release()
 
     def _check(self, meta: MetaProperties, first: str, wanted: str | None) -> None:
         if meta.node_id != self._node_id:
@@ -92,7 +107,9 @@ class Directories:
             if log is not None:
                 await directory.delete(topic, index)
         home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
-        home = home or min(self.all, key=lambda directory: len(directory.logs))
+        if home is None or self.ballasts[home.path].released:
+            roomy = [directory for directory in self.all if not self.ballasts[directory.path].released]
+            home = min(roomy or self.all, key=lambda directory: len(directory.logs))
         return await home.create(topic, index, topic_id, settings)
 
     async def delete(self, log: Log) -> None:
@@ -108,6 +125,35 @@ class Directories:
                 if key[0] != METADATA_TOPIC and not is_known(log.topic, log.topic_id, log.partition):
                     gone.append(directory.set_aside(*key))
         return gone
+
+    # --- room
+
+    def ballast_of(self, log: Log) -> Ballast:
+        """The ballast of the directory that holds a log."""
+        return self.ballasts[log.directory.rpartition("/")[0]]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no directory takes records or new logs."""
+        return all(ballast.released for ballast in self.ballasts.values())
+
+    def relieve(self, error: BaseException) -> bool:
+        """If a disk is full, let go of the ballast; whether that was done and what failed is worth another try."""
+        if not is_full(error):
+            return False
+        held = [ballast for ballast in self.ballasts.values() if not ballast.released and not ballast.has_room()]
+        for ballast in held:
+            ballast.release()
+        return bool(held)
+
+    async def regain(self) -> list[str]:
+        """Take up the ballast again where there is room; the directories that take records again."""
+        back = []
+        for directory in self.all:
+            ballast = self.ballasts[directory.path]
+            if ballast.released and await directory.disk.away(_take_if_room, ballast):
+                back.append(directory.path)
+        return back
 
     # --- upkeep
 
@@ -127,3 +173,7 @@ class Directories:
         """Let go without a clean stop: the node could not start, or failed."""
         for directory in self.all:
             directory.release()
+
+
+def _take_if_room(ballast: Ballast) -> bool:
+    return ballast.has_room() and ballast.take()

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from ottla.log.ballast import Ballast
 from ottla.log.log import Appended, Log, Owner, storage_error
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -27,13 +28,27 @@ log_ = logging.getLogger("ottla.replication")
 NEVER = 2**63 - 1
 
 
+class Traffic(Protocol):
+    """Where what happens to the partitions of one topic is counted."""
+
+    bytes_in: int
+    bytes_out: int
+    records_in: int
+    produces: int
+    failed_produces: int
+    fetches: int
+    failed_fetches: int
+
+
 class Partition:
     __slots__ = (
+        "_ballast",
         "_dirty",
         "_mark_dirty",
         "_node_id",
         "_spawn",
         "_syncing",
+        "_write_failed",
         "acknowledges_on_write",
         "high_watermark",
         "index",
@@ -44,6 +59,7 @@ class Partition:
         "min_insync",
         "topic",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -55,8 +71,14 @@ class Partition:
         node_id: int,
         mark_dirty: Callable[[Partition], None],
         spawn: Callable[[Any], Any],
+        ballast: Ballast,
+        traffic: Traffic,
+        write_failed: Callable[[BaseException], None],
     ) -> None:
         self.log = log
+        self.traffic = traffic
+        self._ballast = ballast
+        self._write_failed = write_failed
         self.topic, self.topic_id, self.index = topic, topic_id, index
         self._node_id = node_id
         self._mark_dirty = mark_dirty
@@ -117,18 +139,31 @@ class Partition:
 
     def append(self, data: Any, now_ms: int, origin: Origin, owner: Owner, prepared: bool = False) -> Appended:
         """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told."""
-        if self.leader != self._node_id:
-            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        traffic = self.traffic
+        traffic.produces += 1
+        if self.leader != self._node_id or self._ballast.released:
+            raise self._why_closed()
         try:
             appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=prepared)
         except KafkaError as error:
+            traffic.failed_produces += 1
             if error.error is Error.KAFKA_STORAGE_ERROR:
                 self._dismiss(error)
+                self._write_failed(error)
             raise
         if not self._dirty:
             self._dirty = True
             self._mark_dirty(self)
+        if not appended.duplicate:
+            traffic.bytes_in += len(data)
+            traffic.records_in += appended.last_offset - appended.first_offset + 1
         return appended
+
+    def _why_closed(self) -> KafkaError:
+        self.traffic.failed_produces += 1
+        if self.leader != self._node_id:
+            return KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        return KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk of {self._ballast.directory} is full")
 
     def write(self) -> None:
         """The tick: everything staged goes to the file in one write, then the watermark follows."""
@@ -138,6 +173,7 @@ class Partition:
         except OSError as error:
             log_.error("%s: could not write, the requests concerned are refused: %s", self.log.name, error)
             self._dismiss(storage_error(error))
+            self._write_failed(error)
         self._advance()
 
     def _dismiss(self, error: KafkaError) -> None:

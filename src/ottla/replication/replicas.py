@@ -2,6 +2,9 @@
 
 Handlers find partitions here, by topic name or topic id. A topic that is re-created under its old name has a new id and a new
 log; the old one is retired first, so the two are never mixed.
+
+A replica whose log cannot be opened or made (a full or failing disk) is *homeless*: it answers KAFKA_STORAGE_ERROR, everything
+else goes on, and upkeep tries again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Partition, Traffic
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
@@ -30,10 +33,11 @@ Effective = Mapping[str, Any]
 class Hosted:
     """A topic with replicas on this broker."""
 
-    __slots__ = ("id", "internal", "looks_inside", "min_insync", "name", "partitions", "settings")
+    __slots__ = ("id", "internal", "looks_inside", "min_insync", "name", "partitions", "settings", "traffic")
 
-    def __init__(self, topic_id: bytes, name: str, effective: Effective) -> None:
+    def __init__(self, topic_id: bytes, name: str, effective: Effective, traffic: Traffic) -> None:
         self.id = topic_id
+        self.traffic = traffic
         self.name = name
         self.internal = name in INTERNAL_TOPICS
         self.partitions: dict[int, Partition] = {}
@@ -56,8 +60,12 @@ class Replicas:
         effective_settings: Callable[[Mapping[str, str]], Effective],
         mark_dirty: Callable[[Partition], None],
         spawn: Callable[[Any], Any],
+        traffic_of: Callable[[str], Traffic],
+        write_failed: Callable[[BaseException], None],
     ) -> None:
         self._node_id = node_id
+        self._traffic_of = traffic_of
+        self._write_failed = write_failed
         self._directories = directories
         self._effective = effective_settings
         self._mark_dirty = mark_dirty
@@ -66,6 +74,9 @@ class Replicas:
         self.by_name: dict[str, Hosted] = {}
         self.by_id: dict[bytes, Hosted] = {}
         self.looking_inside = 0
+        self.homeless: dict[tuple[bytes, int], Assignment] = {}
+        # Of logs that are gone; a count that others watch must not fall.
+        self.corrupt_batches_before = 0
 
     # --- finding
 
@@ -85,6 +96,8 @@ class Replicas:
             return KafkaError(Error.UNKNOWN_TOPIC_ID)
         if known is None or index not in known.partitions:
             return KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
+        if (known.id, index) in self.homeless:
+            return KafkaError(Error.KAFKA_STORAGE_ERROR)
         return KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
 
     def all(self) -> list[Partition]:
@@ -99,7 +112,7 @@ class Replicas:
             await self._retire(topic_id)
         for (topic_id, index), assignment in delta.partitions.items():
             if self._node_id in assignment.replicas:
-                await self._host(image, topic_id, index, assignment)
+                await self._try_to_host(image, topic_id, index, assignment)
         for kind, name in delta.configs:
             if kind == TOPIC and name in self.by_name:
                 self.reconfigure(self.by_name[name])
@@ -113,35 +126,66 @@ class Replicas:
         for hosted in self.by_id.values():
             self.reconfigure(hosted)
 
+    async def house(self) -> None:
+        """Try again to give those a home that have none."""
+        for (topic_id, index), assignment in list(self.homeless.items()):
+            if self.homeless.get((topic_id, index)) is assignment:  # nobody decided otherwise meanwhile
+                await self._try_to_host(self._image, topic_id, index, assignment)
+
+    async def _try_to_host(self, image: Image, topic_id: bytes, index: int, assignment: Assignment) -> None:
+        key = topic_id, index
+        try:
+            try:
+                await self._host(image, topic_id, index, assignment)
+            except (OSError, KafkaError) as error:
+                if not self._directories.relieve(error):
+                    raise
+                await self._host(image, topic_id, index, assignment)
+        except (OSError, KafkaError) as error:
+            if key not in self.homeless:
+                log_.error("%s-%d cannot be opened and is tried again: %s", image.topics[topic_id].name, index, error)
+            self.homeless[key] = assignment
+        else:
+            self.homeless.pop(key, None)
+
     async def _host(self, image: Image, topic_id: bytes, index: int, assignment: Assignment) -> None:
         topic = image.topics[topic_id]
         hosted = self.by_id.get(topic_id)
         if hosted is None:
-            hosted = Hosted(topic_id, topic.name, self._effective(image.configs(TOPIC, topic.name)))
+            effective = self._effective(image.configs(TOPIC, topic.name))
+            hosted = Hosted(topic_id, topic.name, effective, self._traffic_of(topic.name))
             self.by_id[topic_id] = self.by_name[topic.name] = hosted
             self._count_looking_inside()
-        partition = hosted.partitions.get(index)
-        if partition is None:
-            log = await self._directories.log(
-                topic.name, index, topic_id, hosted.settings, assignment.directory_of(self._node_id)
-            )
-            partition = Partition(log, topic.name, topic_id, index, self._node_id, self._mark_dirty, self._spawn)
-            partition.configure(hosted.settings, hosted.min_insync)
-            hosted.partitions[index] = partition
+        partition = hosted.partitions.get(index) or await self._open(hosted, index, assignment)
         if assignment.leader == self._node_id:
             partition.lead(assignment.leader_epoch, assignment.isr)
         else:
             partition.step_down(assignment.leader, assignment.leader_epoch)
+        hosted.partitions[index] = partition
+
+    async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
+        wanted = assignment.directory_of(self._node_id)
+        log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted)
+        ballast = self._directories.ballast_of(log)
+        partition = Partition(
+            *(log, hosted.name, hosted.id, index, self._node_id, self._mark_dirty, self._spawn),
+            *(ballast, hosted.traffic, self._write_failed),
+        )
+        partition.configure(hosted.settings, hosted.min_insync)
+        return partition
 
     async def _retire(self, topic_id: bytes) -> None:
         hosted = self.by_id.pop(topic_id, None)
         if hosted is None:
             return
+        for index in [index for of, index in self.homeless if of == topic_id]:
+            del self.homeless[topic_id, index]
         if self.by_name.get(hosted.name) is hosted:
             del self.by_name[hosted.name]
         self._count_looking_inside()
         for partition in hosted.partitions.values():
             partition.retire(Error.UNKNOWN_TOPIC_OR_PARTITION)
+            self.corrupt_batches_before += partition.log.corrupt_batches
             await self._directories.delete(partition.log)
 
     def _count_looking_inside(self) -> None:

@@ -87,11 +87,13 @@ class Exchange:
         "handler",
         "ready",
         "response",
+        "size",
         "started",
         "version",
     )
 
-    def __init__(self, connection: Connection, handler: Handler, version: int, correlation_id: int) -> None:
+    def __init__(self, connection: Connection, handler: Handler, version: int, correlation_id: int, size: int) -> None:
+        self.size = size
         self.connection = connection
         self.handler = handler
         self.version = version
@@ -160,7 +162,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         handler = HANDLERS.get(key)
         if handler is None:
             raise Malformed(f"no API has the key {key}")
-        exchange = Exchange(connection, handler, version, correlation_id)
+        exchange = Exchange(connection, handler, version, correlation_id, len(frame) + 4)
         context = Context(connection.node, connection, client_id, version)
         if not handler.low <= version <= handler.high:
             exchange.version = 0
@@ -168,6 +170,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         else:
             request = handler.decode(frame, version, position)
     except Malformed as problem:
+        connection.node.measures.malformed.value += 1
         log.info("closing connection from %s: %s", connection.peer_host, problem)
         connection.abort(str(problem))
         return

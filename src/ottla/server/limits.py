@@ -1,8 +1,14 @@
-"""Bounds on connections: how many in all, and how many from one address."""
+"""Bounds on connections (how many in all, how many from one address) and on files that are kept open."""
 
 from __future__ import annotations
 
+import resource
 from typing import Any
+
+# Descriptors that are neither connections nor segments: sockets that listen, locks, threads at work, a scrape.
+OTHER_FILES = 64
+# A connection takes two: its socket and a duplicate of it for sendfile.
+FILES_PER_CONNECTION = 2
 
 
 class Limits:
@@ -39,3 +45,32 @@ def _overrides(text: str) -> dict[str, int]:
     """`hostName:100,127.0.0.1:200`, as `max.connections.per.ip.overrides` is written."""
     pairs = (entry.rsplit(":", 1) for entry in text.split(",") if entry.strip())
     return {host.strip(): int(count) for host, count in pairs}
+
+
+def raise_file_limit() -> int:
+    """Use all the descriptors that the system allows this process without asking anybody; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS says "unlimited" and means something else
+            return soft
+    return hard
+
+
+def segment_files(limit: int, directories: int, wanted: int) -> int:
+    """How many segments of each directory may be open: at most half of all descriptors are for them."""
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    return max(16, min(wanted, limit // 2 // directories))
+
+
+def file_warning(limit: int, directories: int, wanted: int, partitions: int) -> str | None:
+    """What to say at the start if descriptors may run out."""
+    needed = min(partitions, wanted * directories) + OTHER_FILES
+    if limit == resource.RLIM_INFINITY or limit - needed >= 1000 * FILES_PER_CONNECTION:
+        return None
+    return (
+        f"only {limit} open files are allowed: the {partitions} partitions here may keep {needed} of them, and each "
+        f"connection takes {FILES_PER_CONNECTION}; raise the limit (ulimit -n)"
+    )

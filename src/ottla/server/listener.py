@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.server.dispatch import Exchange, dispatch
 from ottla.server.outbox import Outbox
 from ottla.wire.codec import Part
-from ottla.wire.frames import response_frame
+from ottla.wire.frames import SIZE, response_frame
 
 if TYPE_CHECKING:
     from ottla.server.context import Context
@@ -251,9 +251,13 @@ class Connection(asyncio.BufferedProtocol):
         measures, now = self.node.measures.api, time.perf_counter()
         while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
             exchange = exchanges.popleft()
-            if exchange.response is not None:
-                parts.extend(response_frame(exchange.response, exchange.version, exchange.correlation_id))
-                measures[exchange.handler.key].observe(now - exchange.started)
+            measure, answer, size = measures[exchange.handler.key], exchange.response, 0
+            if answer is not None:
+                frame = response_frame(answer, exchange.version, exchange.correlation_id)
+                parts.extend(frame)
+                size = 4 + SIZE.unpack_from(frame[0])[0]  # type: ignore[arg-type]
+                measure.look(answer)
+            measure.observe(now - exchange.started, exchange.size, size)
         if parts:
             self.outbox.send(parts)
         if not self._reading:
@@ -321,9 +325,12 @@ class Listener:
             connection.abort("the node stops")
 
     def opened(self, connection: Connection) -> None:
+        measures = self.node.measures
         if not self.node.limits.admit(connection.peer_host):
+            measures.connections_refused.labels("limit").value += 1
             connection.abort("too many connections")
             return
+        measures.connections_opened.labels(self.name).value += 1
         self.connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
@@ -336,5 +343,6 @@ class Listener:
         now = self.loop.time()
         for connection in list(self.connections):
             if connection.is_overdue(now):
+                self.node.measures.connections_refused.labels("deadline").value += 1
                 connection.abort("idle, or a frame not finished in time")
         self._sweep = self.loop.call_later(1, self._cut_idle)

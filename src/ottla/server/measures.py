@@ -2,7 +2,7 @@
 
 Three kinds of use:
 
-- per request: `measures.api[key].observe(seconds, bytes_in, bytes_out)`, and `.fail("NOT_LEADER_OR_FOLLOWER")` on errors;
+- per request: `measures.api[key].observe(seconds, bytes_in, bytes_out)` and `.look(answer)`, which counts the errors in it;
 - per partition: keep `topic = measures.topic("orders")` beside the log and add to its numbers: `topic.bytes_in += size`;
 - at the scrape: whoever knows a number sets the reading once: `measures.partitions.read = lambda: len(replicas)`.
 """
@@ -12,10 +12,15 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.metrics import CHILDREN_MAX, OTHER, SECONDS, Histogram, Labels, Registry
+from ottla.server.failures import Codes, error_codes
+from ottla.wire.errors import Error
+from ottla.wire.schema import Message
 
 # The apparent delay of a loop is measured finely around the millisecond where clients begin to feel it.
 STALL_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -24,10 +29,11 @@ STALL_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1
 class ApiMeasure(Histogram):
     """Requests of one API: how long they took, how large they and their answers were, how they failed."""
 
-    __slots__ = ("bytes_in", "bytes_out", "errors")
+    __slots__ = ("_codes", "bytes_in", "bytes_out", "errors")
 
     def __init__(self) -> None:
         super().__init__(SECONDS)
+        self._codes: Codes | None = None
         self.bytes_in = 0
         self.bytes_out = 0
         self.errors: dict[str, int] = {}
@@ -37,6 +43,13 @@ class ApiMeasure(Histogram):
         self.total += value
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
+
+    def look(self, answer: Message) -> None:
+        """Count the errors that an answer tells."""
+        if self._codes is None:
+            self._codes = error_codes(type(answer))
+        for code in self._codes(answer):
+            self.fail(Error(code).name)  # type: ignore[call-arg]
 
     def fail(self, error: str) -> None:
         """One more answer with this error, by the name it has in the protocol."""
@@ -61,6 +74,7 @@ class NodeMetrics:
         self.render = self.registry.render
         self._topics: dict[str, TopicMeasure] = {}
         self._topics_max = topics_max
+        self._syncing = threading.Lock()
         self._declare_requests(apis)
         self._declare_topics()
         self._declare_connections()
@@ -68,6 +82,12 @@ class NodeMetrics:
         self._declare_disk()
         self._declare_metadata()
         self._declare_process(version)
+
+    def synced(self, seconds: float, failed: bool) -> None:
+        """One fsync, on whichever thread: the only thing here that does not happen on the loop."""
+        with self._syncing:
+            self.fsync.observe(seconds)
+            self.fsync_failures.value += failed
 
     def topic(self, name: str) -> TopicMeasure:
         """Where traffic of this topic is counted; beyond `topics_max` topics share one."""
@@ -125,7 +145,7 @@ class NodeMetrics:
 
     def _declare_connections(self) -> None:
         reg = self.registry
-        self.connections = reg.gauges("ottla_connections", "Open connections.", "listener")
+        self.connections = reg.readings("ottla_connections", "Open connections.", "listener")
         self.connections_opened = reg.counters("ottla_connections_opened_total", "Connections accepted.", "listener")
         self.connections_refused = reg.counters(
             "ottla_connections_refused_total", "Connections closed for a limit or a deadline.", "reason"
@@ -150,15 +170,20 @@ class NodeMetrics:
         self.log_bytes = reg.readings("ottla_log_bytes", "Bytes of segments on this node.", "topic")
         self.log_segments = reg.reading("ottla_log_segments", "Segments on this node.")
         self.directory_free = reg.readings("ottla_directory_free_bytes", "Free on the volume.", "directory")
-        self.directories_offline = reg.reading("ottla_directories_offline", "Data directories given up after an error.")
+        self.directories_full = reg.reading("ottla_directories_full", "Data directories that take no records for now.")
+        self.failed_partitions = reg.reading(
+            "ottla_failed_partitions", "Partitions whose disk failed, or that could not be opened."
+        )
         self.fsync = reg.histogram("ottla_fsync_seconds", "Duration of one fsync.")
         self.fsync_failures = reg.counter("ottla_fsync_failures_total", "Syncs that failed; the data was not believed.")
         self.write_failures = reg.counter(
             "ottla_write_failures_total", "Writes refused by the disk, such as when full."
         )
-        self.corrupt_batches = reg.counter("ottla_corrupt_batches_total", "Stored batches that failed their CRC.")
+        self.corrupt_batches = reg.reading(
+            "ottla_corrupt_batches_total", "Stored batches that failed their CRC.", kind="counter"
+        )
         self.recovery = reg.gauge("ottla_recovery_seconds", "How long the logs took to open at the last start.")
-        self.recovered_segments = reg.gauge("ottla_recovered_segments", "Segments rescanned at the last start.")
+        self.recovered_bytes = reg.gauge("ottla_recovery_scanned_bytes", "Bytes rescanned at the last start.")
         self.truncated_bytes = reg.gauge("ottla_recovery_truncated_bytes", "Torn bytes cut off at the last start.")
 
     def _declare_metadata(self) -> None:
@@ -177,7 +202,8 @@ class NodeMetrics:
         reg = self.registry
         info = reg.gauges("ottla_build_info", "Always 1; see the labels.", "version", "python")
         info.labels(version, sys.version.split()[0]).value = 1
-        self.started = reg.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.")
+        started = reg.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.")
+        started.value = time.time()
         reg.reading("process_resident_memory_bytes", "Memory in use.").read = resident_bytes
         reg.reading("process_cpu_seconds_total", "CPU time used.", kind="counter").read = cpu_seconds
         reg.reading("process_open_fds", "Open file descriptors.").read = open_fds

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ottla import __version__
 from ottla.config import BrokerConfig
 from ottla.log.directories import Directories
+from ottla.log.files import FILES_MAX
 from ottla.log.settings import LogSettings
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
+from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
+from ottla.server import limits
 from ottla.server.dispatch import HANDLERS
 from ottla.server.handlers import (
     api_versions,
@@ -45,6 +48,8 @@ from ottla.world import World
 
 log = logging.getLogger("ottla.node")
 
+PRODUCE_KEY, FETCH_KEY = 0, 1
+
 # Importing a family of handlers enters it into the table that everybody reads.
 FAMILIES = (api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics)
 
@@ -65,8 +70,15 @@ class Node:
             rng=world.random,
             clock=self.loop.time,
         )
-        self.directories = Directories(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random)
-        self.replicas = Replicas(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn)
+        self._files_max = limits.raise_file_limit()
+        self.directories = Directories(
+            *(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random),
+            files_max=limits.segment_files(self._files_max, len(config.log_dirs), FILES_MAX),
+        )
+        self.replicas = Replicas(
+            *(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn),
+            *(self.measures.topic, self._write_failed),
+        )
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.upkeep = Upkeep(self)
         self.listeners: list[Listener] = []
@@ -88,6 +100,12 @@ class Node:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("background work failed", exc_info=task.exception())
+
+    def _write_failed(self, error: BaseException) -> None:
+        """Records could not be written. If that is for want of room, the last of it is kept for upkeep and metadata."""
+        self.measures.write_failures.value += 1
+        if self.directories.relieve(error):
+            log.error("the disk is full: records are refused until there is room, everything else goes on")
 
     def fail(self, error: BaseException) -> None:
         """The node cannot go on: its metadata log could not be written."""
@@ -116,8 +134,17 @@ class Node:
             await listener.serve()
         self.upkeep.start()
         self._declare_readings()
+        self._warn()
         self.is_ready = True
         log.info("node %d serves %s after %.2f s", self.config.node_id, self.addresses, time.perf_counter() - began)
+
+    def _warn(self) -> None:
+        """Say now what will hurt later."""
+        counts = self._files_max, len(self.config.log_dirs), self.directories.all[0].files.files_max
+        if warning := limits.file_warning(*counts, len(self.replicas.all())):
+            log.warning("%s", warning)
+        for path in [path for path, ballast in self.directories.ballasts.items() if ballast.released]:
+            log.warning("%s: the disk is full, records are refused until there is room", path)
 
     @property
     def addresses(self) -> str:
@@ -159,21 +186,69 @@ class Node:
                 *(loading.logs, loading.took_ms / 1000, "a clean" if loading.clean else "an unclean"),
                 *(loading.scanned_bytes >> 20, loading.truncated_bytes),
             )
-            self.measures.recovery.value = loading.took_ms / 1000
-            self.measures.truncated_bytes.value = loading.truncated_bytes
+            self.measures.recovery.value += loading.took_ms / 1000
+            self.measures.recovered_bytes.value += loading.scanned_bytes
+            self.measures.truncated_bytes.value += loading.truncated_bytes
         for path in self.directories.set_strays_aside(is_known):
             log.warning("no topic claims this log; it was renamed and is kept: %s", path)
 
     def _declare_readings(self) -> None:
         """Numbers that somebody knows already are read when they are asked for."""
-        measures, replicas, quorum = self.measures, self.replicas, self.quorum
+        measures, quorum = self.measures, self.quorum
         measures.topics.read = lambda: len(quorum.image.topics)
-        measures.partitions.read = lambda: len(replicas.all())
-        measures.leaders.read = lambda: sum(p.leader == self.config.node_id for p in replicas.all())
         measures.fetch_sessions.read = lambda: len(self.sessions)
         measures.metadata_offset.read = lambda: quorum.image.offset
         measures.metadata_epoch.read = lambda: quorum.image.epoch
+        measures.metadata_end.read = lambda: quorum.store.end_offset
+        measures.metadata_snapshot.read = lambda: quorum.store.snapshot_end
         measures.active_controller.read = lambda: 1
+        measures.connections.read = lambda: (((each.name,), len(each.connections)) for each in self.listeners)
+        measures.waiting_produces.read = lambda: self._unanswered(PRODUCE_KEY)
+        measures.waiting_fetches.read = lambda: self._unanswered(FETCH_KEY)
+        self._declare_partition_readings()
+        self._declare_disk_readings()
+
+    def _declare_partition_readings(self) -> None:
+        measures, replicas = self.measures, self.replicas
+
+        def count(is_so: Callable[[Partition], bool]) -> Callable[[], int]:
+            return lambda: sum(is_so(partition) for partition in replicas.all())
+
+        def is_led(partition: Partition) -> bool:
+            return partition.leader == self.config.node_id
+
+        measures.partitions.read = lambda: len(replicas.all())
+        measures.leaders.read = count(is_led)
+        measures.under_min_isr.read = count(lambda p: is_led(p) and len(p.isr) < p.min_insync)
+        measures.under_replicated.read = lambda: self._count_assigned(
+            lambda p: p.leader == self.config.node_id and len(p.isr) < len(p.replicas)
+        )
+        measures.offline.read = lambda: self._count_assigned(lambda p: p.leader < 0)
+        measures.producer_ids.read = lambda: sum(len(p.log.producers.entries) for p in replicas.all())
+
+    def _count_assigned(self, is_so: Callable[[Assignment], bool]) -> int:
+        """Partitions of the cluster, wherever they are, of which something is so."""
+        topics = self.quorum.image.topics.values()
+        return sum(is_so(partition) for topic in topics for partition in topic.partitions.values())
+
+    def _declare_disk_readings(self) -> None:
+        measures, replicas, directories = self.measures, self.replicas, self.directories
         measures.log_bytes.read = lambda: (
             ((hosted.name,), sum(p.log.size for p in hosted.partitions.values())) for hosted in replicas.by_id.values()
         )
+        measures.log_segments.read = lambda: sum(len(p.log.segments) for p in replicas.all())
+        measures.corrupt_batches.read = lambda: (
+            replicas.corrupt_batches_before + sum(p.log.corrupt_batches for p in replicas.all())
+        )
+        measures.directory_free.read = lambda: (
+            ((path,), self.world.disk.space(path)[1]) for path in self.config.log_dirs
+        )
+        measures.directories_full.read = lambda: sum(each.released for each in directories.ballasts.values())
+        measures.failed_partitions.read = lambda: (
+            len(replicas.homeless) + sum(p.log.failed is not None for p in replicas.all())
+        )
+
+    def _unanswered(self, key: int) -> int:
+        """Requests of one API that wait for something."""
+        connections = (connection for listener in self.listeners for connection in listener.connections)
+        return sum(e.handler.key == key and not e.ready for each in connections for e in each.exchanges)

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from ottla.config import BrokerConfig
 from ottla.log.directories import WrongDirectory
 from ottla.log.identity import BadIdentity
+from ottla.raft.snapshots import Damaged
 from ottla.server.exposition import LoopProbe, node_routes, start_http
 from ottla.server.journal import set_up
 from ottla.server.node import Node
 from ottla.wire.errors import KafkaError
-from ottla.world import World
+from ottla.world import RealDisk, World
 
 log = logging.getLogger("ottla.node")
 
@@ -41,9 +42,7 @@ class CannotStart(Exception):
     """Why the node does not run, in words for whoever started it."""
 
 
-def serve_forever(
-    properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None = None
-) -> int:
+def serve_forever(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None = None) -> int:
     """Run a node until it is told to stop; the answer is the exit code of the process."""
     set_up(json=options.log_json, level=options.log_level)
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
@@ -55,33 +54,44 @@ def serve_forever(
 
 
 async def _serve(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None) -> int:
+    disk = RealDisk()
     try:
-        node = Node(BrokerConfig(properties), World())
+        node = Node(BrokerConfig(properties), World(disk))
     except KafkaError as error:
-        raise CannotStart(error.message) from error
+        raise CannotStart(_one_line(error.message)) from error
+    disk.watch = node.measures.synced
+    if options.metrics_port is not None:
+        await _expose(node, options)
     try:
         await node.start()
-    except (OSError, KafkaError, WrongDirectory, BadIdentity) as error:
+    except (OSError, KafkaError, WrongDirectory, BadIdentity, Damaged) as error:
         node.directories.release()
-        raise CannotStart(_explained(error, node)) from error
+        raise CannotStart(_one_line(_explained(error, node))) from error
     gc.collect()
     gc.freeze()  # what was loaded stays: a collection over half a million live objects would pause for 100 ms
     probe = LoopProbe(node.measures.loop_stalls)
     probe.start()
-    if options.metrics_port is not None:
-        await _expose(node, options)
     if ready is not None:
         ready(node)
+    return await _until_the_end(node)
+
+
+async def _until_the_end(node: Node) -> int:
     failed = await _stopped_or_failed(node)
+    if failed is None:
+        try:
+            await node.stop()
+        except (OSError, KafkaError) as error:
+            failed = error
     if failed is not None:
         log.critical("the node ends, because its metadata cannot be kept: %s", failed)
         return 1
-    await node.stop()
     log.info("stopped")
     return 0
 
 
 async def _expose(node: Node, options: Options) -> None:
+    """Before anything is loaded: whoever supervises the node sees that it lives and is not ready yet."""
     assert options.metrics_port is not None
     routes = node_routes(node.measures.render, lambda: None if node.is_ready else "the node is starting or stopping")
     try:
@@ -115,3 +125,7 @@ def _explained(error: Exception, node: Node) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left for {error.filename or node.config.log_dirs[0]}: make room or choose another --data"
     return str(error)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -10,8 +10,8 @@ listeners, becomes `image`, and only then its reply goes out: when a create is a
 
 A decision without records is answered when all that it looked at is committed.
 
-A failed append (a full disk) refuses the one request. A failed sync is the end of the node: nobody knows what the disk
-holds then, and `fatal` is called.
+A failed append (a full disk, even without its ballast) refuses the one request. A failed sync is the end of the node:
+nobody knows what the disk holds then, and `fatal` is called.
 
 A start reads snapshot and log, begins an epoch, lets the broker of this node in, and publishes one picture with all of
 that. A broker that was still unfenced in the log was killed: this process holds the lock on its directory, so nobody has
@@ -24,7 +24,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -32,9 +32,10 @@ from ottla.config import BrokerConfig, validate_topic_configs
 from ottla.config import Endpoint as Listener
 from ottla.log.directories import Directories
 from ottla.metadata import controller
-from ottla.metadata.controller import Block, Decision, Registration, Rules
+from ottla.metadata.controller import Block, Decision, NewTopic, Registration, Rules
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Versioned
-from ottla.metadata.image import Delta, Endpoint, Image
+from ottla.metadata.image import Delta, Endpoint, Image, Topic
+from ottla.metadata.records import PartitionRecord
 from ottla.raft.quorum import Address, QuorumState, Voter, VoterSet, leader_change
 from ottla.server.metadata_store import Loaded, MetadataStore
 from ottla.wire.errors import Error, KafkaError
@@ -46,6 +47,9 @@ log = logging.getLogger("ottla.quorum")
 
 T = TypeVar("T")
 Follow = Callable[[Image, Image, Delta], Awaitable[None]]
+
+# How long topics that nobody waits for are collected (the default of Apache's controller.quorum.append.linger.ms).
+LINGER_S = 0.025
 
 PROTOCOL_CODES = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -80,7 +84,8 @@ class Quorum:
         self._ended: BaseException | None = None
         self._block: Block | None = None
         self._ids = range(0)
-        self._refill: Awaitable[Block] | None = None
+        self._refill: asyncio.Future[Block] | None = None
+        self._to_create: dict[str, NewTopic] = {}
 
     def listen(self, follow: Follow) -> None:
         """Await `follow(old, new, delta)` for every picture that becomes committed, in order."""
@@ -103,7 +108,7 @@ class Quorum:
         """Decide now, and return the reply once its records are committed and everybody follows."""
         return await self.submit(decide)
 
-    def submit(self, decide: Callable[[Image], Decision[T]]) -> Awaitable[T]:
+    def submit(self, decide: Callable[[Image], Decision[T]]) -> asyncio.Future[T]:
         """The same in two halves: when this returns, the next decision sees this one; await it for the reply."""
         if self._ended is not None:
             raise KafkaError(Error.NOT_CONTROLLER, f"this controller has ended: {self._ended}")
@@ -120,15 +125,40 @@ class Quorum:
         steps = []
         for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
             batch = records[start : start + RECORDS_PER_REQUEST_MAX]
-            try:
-                last = self.store.append_records(batch, self.written.epoch)
-            except OSError as error:
-                raise KafkaError(
-                    Error.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error}"
-                ) from error
+            last = self._append_batch(batch)
             self.written, delta = self.written.replay([record for record, _ in batch], last, self.written.epoch)
             steps.append((self.written, delta))
         return steps
+
+    def _append_batch(self, batch: list[Versioned]) -> int:
+        if self._directories.is_full and any(isinstance(record, PartitionRecord) for record, _ in batch):
+            raise KafkaError(Error.KAFKA_STORAGE_ERROR, "the disk is full: there is no room for new partitions")
+        try:
+            try:
+                return self.store.append_records(batch, self.written.epoch)
+            except (OSError, KafkaError) as error:
+                if not self._directories.relieve(error):
+                    raise
+                return self.store.append_records(batch, self.written.epoch)
+        except OSError as error:
+            raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error}") from error
+
+    def create_soon(self, wanted: Iterable[NewTopic]) -> None:
+        """Create topics that nobody waits for. Clients that start together ask together: one decision for all of them."""
+        first = not self._to_create
+        self._to_create.update((new.name, new) for new in wanted)
+        if first and self._to_create:
+            asyncio.get_running_loop().call_later(LINGER_S, self._create_wanted)
+
+    def _create_wanted(self) -> None:
+        wanted, self._to_create = list(self._to_create.values()), {}
+        rng = self._world.random
+        try:
+            done = self.submit(lambda image: controller.create_topics(image, wanted, self.rules, rng))
+        except KafkaError as error:
+            log.warning("topics %s could not be created: %s", [new.name for new in wanted], error)
+        else:
+            done.add_done_callback(_tell_failures)
 
     async def producer_id(self) -> int:
         """The next id of this broker's block. Whoever finds it used up waits for the next one, together."""
@@ -303,6 +333,13 @@ class Quorum:
             log.warning("the metadata snapshot could not be written: %s", error)
         finally:
             self._snapshotting = None
+
+
+def _tell_failures(done: asyncio.Future[dict[str, Topic | KafkaError]]) -> None:
+    """Whoever asked for a topic by naming it only ever hears "unknown"; the reason is for the log."""
+    for name, outcome in {} if done.exception() else done.result().items():
+        if isinstance(outcome, KafkaError) and outcome.error is not Error.TOPIC_ALREADY_EXISTS:
+            log.warning("topic %s could not be created: %s", name, outcome)
 
 
 def _endpoint(listener: Listener, port: int) -> Endpoint:

@@ -1,7 +1,8 @@
 """What a node does for its logs when nobody asks: flush, checkpoint, retention, forgetting producers, removing files.
 
 Each chore has its own interval from the settings and works through the logs one by one, giving the loop back in between, so
-that ten thousand partitions do not stall it. What blocks runs off the loop.
+that ten thousand partitions do not stall it. What blocks runs off the loop. A log whose disk failed is left alone: nothing in
+it is touched until the next start looks at what the disk really holds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ log_ = logging.getLogger("ottla.upkeep")
 
 # How often rolled segments are looked for that wait for their fsync, and deleted files for their removal.
 FLUSH_CHECK_S = 1.0
+# How often a full disk is looked at, and those partitions that found no place on it.
+ROOM_CHECK_S = 1.0
 # Between this many logs the loop gets a turn.
 LOGS_PER_TURN = 50
 
@@ -36,6 +39,7 @@ class Upkeep:
     def start(self) -> None:
         config = self._node.config
         chores: list[tuple[str, Callable[[], float], Callable[[], Awaitable[None]]]] = [
+            ("room", lambda: ROOM_CHECK_S, self.find_room),
             ("flush", lambda: FLUSH_CHECK_S, self.flush),
             ("retention", lambda: config["log.retention.check.interval.ms"] / 1000, self.retain),
             ("recovery points", lambda: config["log.flush.offset.checkpoint.interval.ms"] / 1000, self.checkpoint),
@@ -54,20 +58,40 @@ class Upkeep:
         await asyncio.sleep(min(seconds(), self._node.config["log.initial.task.delay.ms"] / 1000))
         while True:
             try:
-                await chore()
+                try:
+                    await chore()
+                except OSError as error:
+                    if not self._node.directories.relieve(error):
+                        raise
+                    log_.error("%s: %s; the ballast was let go", name, error)
+                    await chore()
             except (OSError, KafkaError) as error:
                 log_.error("%s: %s; will try again", name, error)
             await asyncio.sleep(seconds())
+
+    async def find_room(self) -> None:
+        """Once a full disk has room again, take records again; open what could not be opened."""
+        for path in await self._node.directories.regain():
+            log_.info("%s has room again and takes records", path)
+        if self._node.replicas.homeless:
+            await self._node.replicas.house()
 
     async def flush(self) -> None:
         """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""
         now_ms = self._node.world.now_ms()
         for number, log in enumerate(self._logs()):
             if log.needs_flush or self._has_waited(log, now_ms):
-                await log.flush()
+                await self._flush(log)
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
         await self._node.directories.sweep()
+
+    async def _flush(self, log: Log) -> None:
+        """A sync that fails is never tried again: what it should have saved may be gone from memory too."""
+        try:
+            await log.flush()
+        except KafkaError as error:
+            log_.error("%s: fsync failed, the partition takes no more writes: %s", log.name, error.message)
 
     def _has_waited(self, log: Log, now_ms: int) -> bool:
         if log.settings.flush_ms == LONG_MAX or not log.unflushed:
@@ -79,6 +103,8 @@ class Upkeep:
         """Delete segments that are too old or too many. Never past the high watermark."""
         for number, partition in enumerate(self._node.replicas.all()):
             log = partition.log
+            if log.failed is not None:
+                continue
             freed = await cleaning.perform(
                 log, cleaning.plan(log, self._node.world.now_ms(), partition.high_watermark.value)
             )
@@ -97,4 +123,4 @@ class Upkeep:
             log.producers.expire(now_ms, log.settings.producer_id_expiration_ms)
 
     def _logs(self) -> list[Log]:
-        return [partition.log for partition in self._node.replicas.all()]
+        return [partition.log for partition in self._node.replicas.all() if partition.log.failed is None]

@@ -147,7 +147,9 @@ class Reading:
         last: bytes | str | None = None
         with_data = []
         for key, answer in self.answers.items():
-            has_records = bool(getattr(answer.records, "size", 0))
+            size = getattr(answer.records, "size", 0)
+            has_records = bool(size)
+            self._count(key, answer, size)
             if plan.session is not None:
                 if not plan.session_mentions(key, answer, has_records):
                     continue
@@ -160,6 +162,16 @@ class Reading:
         if plan.session is not None:
             plan.session.move_last(with_data)
         return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION, responses=topics)
+
+    def _count(self, key: Key, answer: Answer, size: int) -> None:
+        hosted = self.replicas.hosted(key[0])
+        if hosted is not None:
+            traffic = hosted.traffic
+            traffic.fetches += 1
+            if size:
+                traffic.bytes_out += size
+            elif answer.error_code:
+                traffic.failed_fetches += 1
 
 
 def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> Answer:
