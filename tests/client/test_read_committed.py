@@ -1,0 +1,87 @@
+"""What a reader of committed data leaves out, on answers written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.client.cluster import Cluster, TopicPartition
+from ottla.client.consumer import Consumer, Found
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import Record, build, end_marker, stamp
+
+WHERE = TopicPartition("t", 0)
+
+
+def batch(offset: int, *values: bytes, producer: int = -1) -> bytes:
+    records = [Record(timestamp=0, value=value) for value in values]
+    options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    return build(
+        [r._replace(offset=offset + i) for i, r in enumerate(records)],
+        base_offset=offset,
+        **(options if producer >= 0 else {}),
+    )
+
+
+def end(offset: int, producer: int, commit: bool) -> bytes:
+    marker = bytearray(end_marker(commit, 0, producer_id=producer, producer_epoch=0, coordinator_epoch=0))
+    stamp(marker, offset, 0)
+    return bytes(marker)
+
+
+# Producer 1 aborts, then commits; producer 2 commits between; offset 9 holds the last marker.
+LOG = b"".join(
+    [
+        batch(0, b"plain"),
+        batch(1, b"1-aborted", b"1-aborted too", producer=1),
+        batch(3, b"2-committed", producer=2),
+        end(4, 1, commit=False),
+        batch(5, b"1-committed", producer=1),
+        end(6, 2, commit=True),
+        batch(7, b"plain again"),
+        end(8, 1, commit=True),
+        batch(9, b"3-aborted", producer=3),
+        end(10, 3, commit=False),
+    ]
+)
+ABORTED = [
+    Found.AbortedTransaction(producer_id=3, first_offset=9),
+    Found.AbortedTransaction(producer_id=1, first_offset=1),
+]
+
+
+def taken(position: int, *, read_committed: bool, data: bytes = LOG, end_offset: int | None = None):
+    ends = None if end_offset is None else {WHERE: end_offset}
+    consumer = Consumer(Cluster("localhost:1"), {WHERE: position}, ends=ends, read_committed=read_committed)
+    found = Found(records=memoryview(data), aborted_transactions=ABORTED)
+    return [record.value for record in consumer._take(WHERE, found)], consumer
+
+
+def test_aborted_transactions_are_left_out():
+    """PRT-16 from the reader's side, whatever the order of the list; the position ends behind the last marker."""
+    values, consumer = taken(0, read_committed=True)
+    assert values == [b"plain", b"2-committed", b"1-committed", b"plain again"]
+    assert consumer.positions[WHERE] == 11
+
+
+def test_reading_uncommitted_shows_all_but_markers():
+    values, consumer = taken(0, read_committed=False)
+    assert len(values) == 7
+    assert consumer.positions[WHERE] == 11
+
+
+def test_starting_inside_an_aborted_transaction():
+    assert taken(2, read_committed=True)[0] == [b"2-committed", b"1-committed", b"plain again"]
+
+
+def test_a_range_that_ends_in_markers_is_finished():
+    """TRAP-72: it is the position that reaches the end, not a record."""
+    _, consumer = taken(9, read_committed=True, end_offset=11)
+    assert consumer.open_partitions() == {}
+
+
+def test_a_damaged_batch_is_noticed():
+    damaged = bytearray(LOG)
+    damaged[-1] ^= 1
+    with pytest.raises(KafkaError) as refused:
+        taken(0, read_committed=False, data=bytes(damaged))
+    assert refused.value.error is Error.CORRUPT_MESSAGE
