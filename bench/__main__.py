@@ -15,8 +15,9 @@ import platform
 import resource
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from apache import kafka
 from bench import drivers, report
@@ -79,14 +80,18 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         if not wanted & lines:
             continue
         for name in servers:
-            tally = Tally(wanted, lambda text, n=name: print(f"  {n:8}{text}", flush=True))  # type: ignore[misc]
+            tally = Tally(wanted, partial(announce, name))
             print(f"{scene} on {name}", flush=True)
-            with_server(name, options.data, lambda server, t=tally, p=play: p(server, size, t))  # type: ignore[misc]
+            with_server(name, options.data, partial(play, size=size, tally=tally))
             measured[name].update(tally.figures)
     return measured
 
 
-def with_server(name: str, data: Path, play: Any) -> None:
+def announce(name: str, text: str) -> None:
+    print(f"  {name:8}{text}", flush=True)
+
+
+def with_server(name: str, data: Path, play: Callable[[Server], None]) -> None:
     """Plays a scene on a fresh directory, and leaves neither process nor file behind."""
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)

@@ -7,9 +7,10 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from crc32c import crc32c
 
 from bench.drivers import CannotMeasure
@@ -34,7 +35,8 @@ def make_topic(server: Server, name: str, partitions: int = 1, config: Mapping[s
 
 def _wait_for_partitions(admin: AdminClient, name: str, partitions: int, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
-    wanted = {TopicPartition(name, n): OffsetSpec.latest() for n in range(partitions)}
+    spec: Any = OffsetSpec
+    wanted = {TopicPartition(name, n): spec.latest() for n in range(partitions)}
     while time.monotonic() < deadline:
         answers = admin.list_offsets(wanted, request_timeout=20).values()
         if all(answer.exception(20) is None for answer in answers):

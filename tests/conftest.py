@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,11 @@ def apache_tool() -> RunTool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failing test shows the end of the log of each server that runs beside it."""
-    report = yield
+    report: pytest.TestReport = yield
     if report.failed and {"broker", "node", "apache"} & set(getattr(item, "fixturenames", ())):
         report.sections.extend(running_logs())
     return report

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiokafka
+import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka
-import kafka as kafka_python
+import kafka as kafka_python  # type: ignore[import-untyped]
 
 from apache import kafka as apache_kafka
 from compat.corpus import Record, Seen, read_line, write_lines

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from compat.clients import Client, Confluent, Java, every_client
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -18,13 +18,14 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic as KafkaPythonTopic
+from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka.admin import NewTopic as KafkaPythonTopic  # type: ignore[import-untyped]
 
 from compat.clients import Confluent, Java, JavaError
 from compat.corpus import EPOCH_MS, Record
 
 Topic = Callable[..., str]
+EARLIEST, LATEST, LARGEST_TIMESTAMP = (getattr(OffsetSpec, name)() for name in ("earliest", "latest", "max_timestamp"))
 SPACED = [Record(b"k", b"%d" % n, timestamp_ms=EPOCH_MS + 1000 * n) for n in range(100)]
 
 
@@ -134,13 +135,13 @@ class TestConfluent:
         confluent.produce(name, 0, SPACED, "none", **{"batch.num.messages": 7})
         which = TopicPartition(name, 0)
         asked = {
-            OffsetSpec.earliest(): 0,
-            OffsetSpec.latest(): 100,
+            EARLIEST: 0,
+            LATEST: 100,
             OffsetSpec.for_timestamp(EPOCH_MS): 0,
             OffsetSpec.for_timestamp(EPOCH_MS + 41_500): 42,
             OffsetSpec.for_timestamp(EPOCH_MS + 99_000): 99,
             OffsetSpec.for_timestamp(EPOCH_MS + 99_001): -1,
-            OffsetSpec.max_timestamp(): 99,
+            LARGEST_TIMESTAMP: 99,
         }
         found = {spec: admin.list_offsets({which: spec})[which].result(10).offset for spec in asked}
         assert found == asked
@@ -229,9 +230,9 @@ class TestJava:
         client.order("alter", name, "SET", "max.message.bytes", "5000")
         client.order("alter", name, "APPEND", "cleanup.policy", "compact")
         client.order("alter", name, "DELETE", "segment.bytes", "")
-        found = {line.split("\t")[0]: line.split("\t")[1] for line in client.order("configs", "TOPIC", name)}
-        assert (found["max.message.bytes"], found["segment.bytes"]) == ("5000", str(1 << 30))
-        assert set(found["cleanup.policy"].split(",")) == {"delete", "compact"}
+        found = {line.split("\t")[0]: line.split("\t")[1:] for line in client.order("configs", "TOPIC", name)}
+        assert (found["max.message.bytes"][0], found["segment.bytes"][0]) == ("5000", str(1 << 30))
+        assert set(found["cleanup.policy"][0].split(",")) == {"delete", "compact"}
         with pytest.raises(JavaError, match="InvalidConfigurationException"):
             client.order("alter", name, "SET", "retention.ms", "soon")
         broker = {line.split("\t")[0]: line.split("\t")[1] for line in client.order("configs", "BROKER", "1")}
@@ -240,7 +241,10 @@ class TestJava:
     def test_offsets_by_place_and_time(self, client: Java, confluent: Confluent, topic: Topic) -> None:
         name = topic(f"{client.name}-times")
         confluent.produce(name, 0, SPACED, "snappy", **{"batch.num.messages": 7})
-        ask = lambda spec: client.order("offset", name, 0, spec)  # noqa: E731
+
+        def ask(spec: object) -> list[str]:
+            return client.order("offset", name, 0, spec)
+
         assert ask("earliest") == ["0\t-1"]
         assert ask("latest") == ["100\t-1"]
         assert ask("earliest-local") == ["0\t-1"]
