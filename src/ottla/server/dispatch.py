@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.server")
 
 API_VERSIONS_KEY = 18
+# Only records are large. Any other request of this size would be hundreds of thousands of names or numbers, each of them an
+# object: it could hold up the loop for seconds.
+PLAIN_BYTES_MAX = 4 * 1024 * 1024
+PRODUCE_KEY, FLEXIBLE_PRODUCE = 0, 9
+HEAD_BYTES = 10
+TAGS_MAX = 127
 
 Call = Callable[[Any, Context], Awaitable[Message | None]]
 C = TypeVar("C", bound=Call)
@@ -158,6 +164,8 @@ class Exchange:
 def dispatch(connection: Connection, frame: memoryview) -> None:
     """Start the handler of one request frame. A request that cannot be understood costs the client its connection."""
     try:
+        if len(frame) > PLAIN_BYTES_MAX:
+            _check_large(frame)
         key, version, correlation_id, client_id, position = read_request_header(frame)
         handler = HANDLERS.get(key)
         if handler is None:
@@ -178,6 +186,15 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
     exchange.start(request, context)
     if handler.ordered and not exchange.ready and not context.took_effect:
         connection.hold(context)
+
+
+def _check_large(frame: memoryview) -> None:
+    """Before anything in it is walked: a Produce, and no flood of tagged fields in its header."""
+    key, client_id = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[8:10], "big", signed=True)
+    if key != PRODUCE_KEY:
+        raise Malformed(f"a request of {len(frame)} bytes with key {key}: only Produce may be that large")
+    if frame[HEAD_BYTES + max(client_id, 0)] > TAGS_MAX and int.from_bytes(frame[2:4], "big") >= FLEXIBLE_PRODUCE:
+        raise Malformed("too many tagged fields in a header")
 
 
 def _as_oldest(handler: Handler, version: int) -> Any:
