@@ -198,7 +198,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name):
-    """Each in a process of its own, so that its peak of memory is its own."""
+    """Each in a process of its own, so that its peak of memory is its own. Processor time: the machine may be busy."""
     codec, make = BOMBS[name]
     report = subprocess.run(
         [sys.executable, __file__, str(int(codec))], input=make(), capture_output=True, check=True
@@ -214,14 +214,14 @@ def _refuse_in_this_process(codec: int) -> None:
     packed = sys.stdin.buffer.read()
     best = 1.0
     before = _peak_bytes(reset=True)
-    for _ in range(3):
-        started = time.perf_counter()
+    for _ in range(5):
+        started = time.process_time()
         try:
             inflate(codec, packed, CEILING)
             name = "accepted"
         except KafkaError as refused:
             name = refused.error.name
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     os.write(1, f"{name} {best} {_peak_bytes() - before}".encode())
 
 
