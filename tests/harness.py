@@ -202,6 +202,11 @@ def running_logs() -> list[tuple[str, str]]:
     return [(f"log of {s.name} on {s.address}", s.log_tail()) for s in STARTED if s.is_running()]
 
 
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process."""
+    return _rss_bytes(pid)
+
+
 def _children(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,4 +1,8 @@
-"""Sends damaged requests over several connections while a healthy client keeps asking and is timed."""
+"""Sends damaged requests over several connections while a healthy client keeps asking and is timed.
+
+Requests go out in bursts that end in an honest question. A damaged request may cost its connection; then what came after it
+in the burst is sent again on a new one, so that every request is looked at. What was looked at is counted, not what was sent.
+"""
 
 from __future__ import annotations
 
@@ -12,74 +16,100 @@ from fuzz.requests import Maker
 from ottla.wire.frames import request_frame
 from ottla.wire.messages.cluster import ApiVersionsRequest
 
-BURST = 40
+BURST = 20
 CONNECTIONS = 8
+# A damaged request may ask for a long wait, which is no hang: after this its connection is given up.
+PATIENCE_S = 0.25
+LIES = 0.01
+
+
+def question(correlation_id: int) -> bytes:
+    parts = request_frame(ApiVersionsRequest(), 0, correlation_id, "healthy")
+    return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+
+LAST_ID = -77
+LAST = question(LAST_ID)
 
 
 @dataclass
 class Outcome:
-    sent: int = 0
+    seen: int = 0
+    answered: int = 0
     connections: int = 0
     latencies: list[float] = field(default_factory=list)
 
     @property
     def worst_s(self) -> float:
-        return max(self.latencies)
+        return max(self.latencies, default=0.0)
 
     @property
     def p99_s(self) -> float:
-        return sorted(self.latencies)[int(len(self.latencies) * 0.99)]
+        return sorted(self.latencies)[int(len(self.latencies) * 0.99)] if self.latencies else 0.0
 
 
-async def attack(host: str, port: int, seed: int, requests: int, told: Callable[[Outcome], None] | None = None) -> Outcome:
+async def attack(
+    host: str, port: int, seed: int, requests: int, told: Callable[[Outcome], None] | None = None
+) -> Outcome:
     outcome = Outcome()
     stop = asyncio.Event()
     healthy = asyncio.create_task(stay_healthy(host, port, outcome, stop))
-    per_connection = -(-requests // CONNECTIONS)
-    fuzzers = [asyncio.create_task(fuzz(host, port, f"{seed}/{n}", per_connection, outcome)) for n in range(CONNECTIONS)]
-    while not all(task.done() for task in fuzzers):
-        await asyncio.wait([*fuzzers, healthy], timeout=5, return_when=asyncio.FIRST_EXCEPTION)
-        if healthy.done():
-            break
+    share = -(-requests // CONNECTIONS)
+    fuzzers = [asyncio.create_task(fuzz(host, port, f"{seed}/{n}", share, outcome)) for n in range(CONNECTIONS)]
+    pending: set[asyncio.Task[None]] = {*fuzzers, healthy}
+    while pending - {healthy} and not healthy.done():
+        done, pending = await asyncio.wait(pending, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
         if told is not None:
             told(outcome)
     stop.set()
     await healthy
-    for task in fuzzers:
-        await task
     return outcome
 
 
 async def fuzz(host: str, port: int, seed: str, requests: int, outcome: Outcome) -> None:
-    """Bursts of damaged frames, each on its own connection; whatever comes back is read and thrown away."""
-    maker = Maker(random.Random(seed))
-    sent = 0
-    while sent < requests:
-        reader, writer = await asyncio.open_connection(host, port)
-        outcome.connections += 1
-        with contextlib.suppress(ConnectionError):
-            writer.write(b"".join(maker.frame() for _ in range(BURST)))
-            await writer.drain()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_swallow(reader), 0.05)
-        writer.transport.abort()
-        sent += BURST
-        outcome.sent += BURST
+    rng = random.Random(seed)
+    maker = Maker(rng)
+    waiting: list[bytes] = []
+    done = 0
+    while done < requests:
+        while len(waiting) < BURST:
+            waiting.append(maker.frame())
+        seen = await burst(host, port, waiting[:BURST], maker.lie() if rng.random() < LIES * BURST else b"", outcome)
+        del waiting[:seen]
+        done += seen
 
 
-async def _swallow(reader: asyncio.StreamReader) -> None:
-    while await reader.read(1 << 16):
-        pass
+async def burst(host: str, port: int, frames: list[bytes], lie: bytes, outcome: Outcome) -> int:
+    """How many of the frames were certainly looked at: those answered, and the one that ended the connection."""
+    reader, writer = await asyncio.open_connection(host, port)
+    outcome.connections += 1
+    answered = 0
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+        writer.write(b"".join(frames) + (lie or LAST))
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                answer = await reader.readexactly(size)
+                if int.from_bytes(answer[:4], "big", signed=True) == LAST_ID:
+                    answered = len(frames)
+                    break
+                answered += 1
+    writer.transport.abort()
+    seen = min(answered + 1, len(frames))
+    outcome.answered += answered
+    outcome.seen += seen
+    return seen
 
 
 async def stay_healthy(host: str, port: int, outcome: Outcome, stop: asyncio.Event) -> None:
     """An honest client: asks every few milliseconds and must always be answered."""
     reader, writer = await asyncio.open_connection(host, port)
     loop = asyncio.get_running_loop()
-    question = b"".join(bytes(p) for p in request_frame(ApiVersionsRequest(), 0, 1, "healthy"))  # type: ignore[arg-type]
     while not stop.is_set():
         asked = loop.time()
-        writer.write(question)
+        writer.write(question(1))
         size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
         await asyncio.wait_for(reader.readexactly(size), 30)
         outcome.latencies.append(loop.time() - asked)

@@ -244,3 +244,36 @@ async def test_a_half_closed_connection_is_over(tmp_path: Path) -> None:
             while served.node.listeners[0].connections:
                 await asyncio.sleep(0.01)
         assert served.node.limits.connections == 0
+
+
+@on_loop
+async def test_what_came_before_a_request_nobody_understands_is_answered(tmp_path: Path) -> None:
+    """As in Kafka, which looks at one request after the other; what comes after it is not looked at."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=100), 12)
+        client.send(produce_request("t", {0: batch(b"before")}), 9)
+        client.writer.write(b"\0\0\0\4\xff\xff\xff\xff")
+        client.writer.write(frame(produce_request("t", {0: batch(b"after")}), 9))
+        await client.receive()
+        assert (await client.receive()).responses[0].partition_responses[0].error_code == 0
+        assert await client.is_cut()
+        assert served.partition("t").log.end_offset == 1
+
+
+@on_loop
+async def test_a_peer_that_does_not_take_its_answers_is_idle(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"connections.max.idle.ms": "1200"}) as served:
+        await served.topic("t")
+        writer = await served.connect()
+        for _ in range(8):
+            await writer.produce("t", batch(b"x" * 1_000_000))
+        slow = socket.create_connection(("127.0.0.1", served.port))
+        slow.setblocking(False)
+        slow.send(frame(fetch_request("t", {0: 0}, partition_max_bytes=1 << 24), 12) * 20)
+        deadline = asyncio.get_running_loop().time() + 5
+        while served.node.limits.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.1)
+        assert served.node.limits.connections == 0
+        slow.close()

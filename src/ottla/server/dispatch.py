@@ -179,8 +179,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
             request = handler.decode(frame, version, position)
     except Malformed as problem:
         connection.node.measures.malformed.value += 1
-        log.info("closing connection from %s: %s", connection.peer_host, problem)
-        connection.abort(str(problem))
+        connection.refuse(str(problem))
         return
     connection.exchanges.append(exchange)
     exchange.start(request, context)

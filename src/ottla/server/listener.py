@@ -69,6 +69,7 @@ class Buffers:
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
+        "_doomed",
         "_have",
         "_holds",
         "_need",
@@ -103,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._holds: Context | None = None
         self._talking = False
         self._reading = True
+        self._doomed = False
 
     # --- the transport calls these
 
@@ -162,13 +164,13 @@ class Connection(asyncio.BufferedProtocol):
                 return
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 0 <= size <= self.listener.frame_bytes_max:
-                self.abort(f"a frame of {size} bytes is not allowed")
+                self.refuse(f"a frame of {size} bytes is not allowed")
                 return
             if end - position - 4 < size:
                 break
             self.introduced = True
             dispatch(self, data[position + 4 : position + 4 + size])
-            if self.transport is None or self.transport.is_closing():
+            if self._doomed or self.transport is None or self.transport.is_closing():
                 return
             position += 4 + size
         if position < end:
@@ -191,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._need == 4:
             size = int.from_bytes(self._own[:4], "big", signed=True)
             if not 0 <= size <= self.listener.frame_bytes_max:
-                self.abort(f"a frame of {size} bytes is not allowed")
+                self.refuse(f"a frame of {size} bytes is not allowed")
                 return
             self._need = 4 + size
             if size:
@@ -205,7 +207,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_full(self) -> bool:
         return (
-            self._holds is not None or len(self.exchanges) >= self.listener.in_flight_max or self.outbox.is_stuck  # type: ignore[union-attr]
+            self._holds is not None
+            or len(self.exchanges) >= self.listener.in_flight_max
+            or self.outbox.is_stuck  # type: ignore[union-attr]
+            or self._doomed
         )
 
     def hold(self, context: Context) -> None:
@@ -260,8 +265,18 @@ class Connection(asyncio.BufferedProtocol):
             measure.observe(now - exchange.started, exchange.size, size)
         if parts:
             self.outbox.send(parts)
-        if not self._reading:
+        if self._doomed and not exchanges:
+            self.close()
+        elif not self._reading:
             self._unthrottle()
+
+    def refuse(self, reason: str) -> None:
+        """What came now cannot be understood: read no further, answer what came before it, and close."""
+        log.info("closing connection from %s: %s", self.peer_host, reason)
+        self._doomed = True
+        self._throttle()
+        if not self.exchanges:
+            self.abort(reason)
 
     def abort(self, reason: str) -> None:
         """Close at once; what was asked before and is not answered yet stays unanswered."""
@@ -275,7 +290,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_overdue(self, now: float) -> bool:
         if self._own is not None and not self.introduced and now - self.frame_began > self.listener.first_frame_s:
             return True
-        return not self.exchanges and now - self.last_active > self.listener.idle_s
+        if self._doomed and now - self.last_active > self.listener.first_frame_s:
+            return True
+        # A request that waits is not idle; a peer that does not take its answers is.
+        is_waiting = bool(self.exchanges) and not self.outbox.is_stuck  # type: ignore[union-attr]
+        return not is_waiting and now - self.last_active > self.listener.idle_s
 
 
 class Listener:
