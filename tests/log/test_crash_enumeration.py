@@ -13,6 +13,7 @@ import pytest
 
 from ottla.log import flushing, identity, recovery, scanning
 from ottla.log.log import Log
+from ottla.log.segment import Segment
 from ottla.sim.disk import Loss, PowerCut, SimDisk, SimFile
 from ottla.wire.errors import KafkaError
 
@@ -97,7 +98,13 @@ def checksums_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def later_segments_survive_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_drop_from", lambda log, segments, number, report: None)
+    drop = recovery._drop
+
+    def only_strays(log: Log, segments: list[Segment], first: int, end: int, report: recovery.Report) -> None:
+        if end == first + 1 < len(segments):
+            drop(log, segments, first, end, report)
+
+    monkeypatch.setattr(recovery, "_drop", only_strays)
 
 
 def holes_between_segments_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.log.files import OpenFiles
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -17,7 +19,7 @@ from ottla.sim.disk import SimDisk
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import Record, batches, build, look
-from ottla.world import RealDisk
+from ottla.world import RealDisk, RealFile
 
 sys.path.insert(0, str(Path(__file__).parent))
 from logs import NOW_MS, SMALL, batch, fill, make_log, offsets, put, read_batches, reopen, run
@@ -311,3 +313,37 @@ def test_the_cost_of_finding_does_not_grow_with_the_log() -> None:
         return counted[0]
 
     assert reads_at(3000) == reads_at(300) <= 2
+
+
+def test_a_limit_that_falls_behind_a_damaged_header_cuts_before_it() -> None:
+    log = make_log(settings=LogSettings(segment_bytes=8192, index_interval_bytes=2000))
+    fill(log, 60)
+    log.close()
+    again = reopen(log)
+    segment = again.segments[0]
+    position, size = segment.position_of(6), segment.batch_size(0)
+    again.disk.rot(segment.path + ".log", (position + 9) * 8)  # type: ignore[attr-defined]
+    assert offsets(read_batches(again, 0, size * 6)) == [0, 2, 4]
+    with pytest.raises(KafkaError):
+        read_batches(again, 6, size * 6)
+
+
+def test_fewer_descriptors_than_expected(tmp_path: Path) -> None:
+    """LOG-24: when the machine refuses another file, older ones are let go."""
+
+    class Stingy(RealDisk):
+        refusals = 1
+
+        def open(self, path: str, *, create: bool = False) -> RealFile:
+            if self.refusals and len(files) > 4 and path.endswith(".log"):
+                self.refusals -= 1
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().open(path, create=create)
+
+    files: OpenFiles | tuple[()] = ()
+    log = make_log(disk := Stingy(), SMALL, str(tmp_path / "topic-0"))
+    files = log.files
+    fill(log, 200)
+    for segment in log.segments:
+        read_batches(log, segment.base)
+    assert not disk.refusals and len(log.files) <= 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from ottla.log.log import Log
 from ottla.log.producers import Origin
+from ottla.log.recovery import OldFormat
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
 from ottla.wire.records import Record, build, end_marker
@@ -241,3 +243,39 @@ def test_a_damaged_transaction_index_is_rebuilt_without_cutting_anything(damage:
     assert again.aborted_transactions(0, again.end_offset) == rows
     assert again.producers.entries[5].last_sequence == 5
     assert again.snapshots == [segment.base for segment in log.segments[1:]] + ([log.end_offset] if clean else [])
+
+
+def test_records_of_an_old_format_are_not_cut_off() -> None:
+    """LOG-18: a whole message of format 1 is no damage. Better no start than a silent loss."""
+    log = synced(3)
+    body = b"\1\0" + bytes(8) + (0xFFFFFFFF).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"old"
+    message = bytes(8) + (4 + len(body)).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
+    rewrite(log, log.active.path + ".log", active_bytes(log) + message)
+    with pytest.raises(OldFormat):
+        reopen(log, clean=False)
+    assert active_bytes(log).endswith(b"old")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("base", [3, 7, 119, 500])
+def test_an_empty_segment_where_the_log_does_not_end_is_a_stray(base: int, clean: bool) -> None:
+    """LOG-18: seeds 231 and 514 of the model: the leftover of a roll on a full disk must not cut or lengthen the log."""
+    log = synced(60)
+    log.close()
+    segment_files(log, base, b"", "")
+    again = reopen(log, clean=clean)
+    assert again.end_offset == 120 and [segment.base for segment in again.segments] == [
+        segment.base for segment in log.segments
+    ]
+    assert [read_batches(again, offset)[0].base_offset for offset in range(120)] == [
+        offset // 2 * 2 for offset in range(120)
+    ]
+
+
+def test_a_segment_that_overlaps_the_log_does_not_take_later_ones_with_it() -> None:
+    log = synced(60)
+    segment_files(log, 5, compacted(5, 30), "")
+    again = reopen(log, clean=False)
+    assert again.end_offset == 120 and [segment.base for segment in again.segments] == [
+        segment.base for segment in log.segments
+    ]

@@ -11,6 +11,7 @@ Apart from loading, only the loop's thread changes these tables; what reads off 
 from __future__ import annotations
 
 from collections import OrderedDict
+from errno import EMFILE, ENFILE
 from typing import Protocol
 
 from ottla.world import Disk, File
@@ -41,7 +42,16 @@ class OpenFiles:
         return len(self._holders)
 
     def open(self, holder: Holder, create: bool = False) -> File:
-        file = self.disk.open(holder.path + ".log", create=create)
+        try:
+            file = self.disk.open(holder.path + ".log", create=create)
+        except OSError as error:
+            if error.errno not in (EMFILE, ENFILE) or not self._holders:
+                raise
+            # The machine allows fewer than we thought: make do with half of what we have.
+            self.files_max = max(1, len(self._holders) // 2)
+            while len(self._holders) > self.files_max:
+                self._let_one_go()
+            file = self.disk.open(holder.path + ".log", create=create)
         holder.file, holder.used = file, True
         self._holders[holder] = None
         while len(self._holders) > self.files_max:

@@ -16,18 +16,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from ottla.log import aborted
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
 from ottla.wire.errors import KafkaError
-from ottla.wire.records import CONTROL_BIT, Batch
+from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
 RELATIVE_MAX = 2**31 - 1
+
+
+class OldFormat(Exception):
+    """Records that are sound, but written in a format of before 2017. They are not ours to cut off."""
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
     log.epochs.load()
     log.start_offset = start_offset
     log.snapshots = sorted(int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit())
-    segments = _segments(log, names)
+    segments = _without_strays(log, _segments(log, names), report)
     if not segments:
         segments = [_begin(log, start_offset)]
     end = _tail(log, segments[-1], names)
@@ -153,6 +158,26 @@ def _segments(log: Log, names: list[str]) -> list[Segment]:
     return segments
 
 
+def _without_strays(log: Log, segments: list[Segment], report: Report) -> list[Segment]:
+    """Without empty segments where the log does not end: a roll, or a cut, that did not come off left them."""
+    kept = segments[:1]
+    for segment in segments[1:]:
+        if not segment.size and _is_stray(log, kept[-1], segment, segment is segments[-1]):
+            report.segments_removed += 1
+            _remove(log, [segment])
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _is_stray(log: Log, previous: Segment, segment: Segment, is_last: bool) -> bool:
+    try:
+        end = previous.end_from_tail()
+    except KafkaError:
+        return False  # a scan will find out
+    return segment.base < end or (is_last and _breaks(log, segment, end))
+
+
 def _begin(log: Log, offset: int) -> Segment:
     segment = Segment(log.files, log.directory, offset, 0)
     segment.begin(log.now_ms())
@@ -161,12 +186,8 @@ def _begin(log: Log, offset: int) -> Segment:
 
 def _remove(log: Log, segments: list[Segment]) -> None:
     for segment in segments:
-        log.files.close(segment)
-        log.files.drop_index(segment.path + ".index")
         log.with_aborted.discard(segment.base)
-        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            if log.disk.exists(segment.path + suffix):
-                log.disk.remove(segment.path + suffix)
+        segment.remove()
     log.disk.sync_directory(log.directory)
 
 
@@ -204,33 +225,39 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
     log.end_offset = end = segments[first].base
     log.drop_snapshots(lambda offset: offset <= end)
     rebuild_producers(log)
-    for number in range(first, len(segments)):
+    number = first
+    while number < len(segments):
         segment = segments[number]
+        if (
+            number > first and segment.base < end
+        ):  # a stray that overlaps the log, whose next segment goes on at its end
+            _drop(log, segments, number, number + 1, report)
+            continue
         if number > first and _breaks(log, segment, end):
-            _drop_from(log, segments, number, report)
+            _drop(log, segments, number, len(segments), report)
             break
         log.write_snapshot(segment.base)
         end, was_cut = _scan(log, segment, report)
+        number += 1
         if was_cut:
-            _drop_from(log, segments, number + 1, report)
-            break
-        if number + 1 < len(segments):
+            _drop(log, segments, number, len(segments), report)
+        if number < len(segments):
             segment.retire()
             log.unsynced.append(segment)
     return end
 
 
 def _breaks(log: Log, segment: Segment, end: int) -> bool:
-    """Whether a segment does not continue the log: it overlaps, or records before it are missing (compaction may do that)."""
-    return segment.base < end or (segment.base > end and not log.settings.compacts)
+    """Whether a segment does not continue the log, because records before it are missing (compaction may do that)."""
+    return segment.base > end and not log.settings.compacts
 
 
-def _drop_from(log: Log, segments: list[Segment], number: int, report: Report) -> None:
-    doomed = segments[number:]
+def _drop(log: Log, segments: list[Segment], first: int, end: int, report: Report) -> None:
+    doomed = segments[first:end]
     if doomed:
         report.segments_removed += len(doomed)
         _remove(log, doomed)
-        del segments[number:]
+        del segments[first:end]
 
 
 def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = True) -> tuple[int, bool]:
@@ -252,6 +279,8 @@ def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = Tru
             log.epochs.note(fields[EPOCH], fields[BASE])
         if with_producers and fields[PRODUCER] >= 0:
             rows += _replay(log, fields, batch)
+    if segment.size < size:
+        _refuse_old_format(log, segment, file.read_at(segment.size, size - segment.size))
     segment.index_time()
     report.scanned_bytes += size
     report.truncated_bytes += size - segment.size
@@ -268,6 +297,14 @@ def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = Tru
     log.end_offset = end
     _prepare_active(segment, log.now_ms())
     return end, segment.size < size
+
+
+def _refuse_old_format(log: Log, segment: Segment, rest: bytes) -> None:
+    """Before anything is cut: is it damage, or a whole message of format 0 or 1, which brokers before 3.0 may have left?"""
+    length = int.from_bytes(rest[8:12], "big")
+    is_old = rest[16:17] in (b"\0", b"\1") and 14 <= length <= len(rest) - PREFIX_BYTES
+    if is_old and crc32(rest[16 : PREFIX_BYTES + length]) == int.from_bytes(rest[12:16], "big"):
+        raise OldFormat(f"{segment.path}.log holds records of format {rest[16]}, which cannot be read any more")
 
 
 def _prepare_active(segment: Segment, now_ms: int) -> None:
@@ -387,7 +424,7 @@ def close(log: Log) -> None:
     """What a clean stop leaves: everything written, trimmed and synced, and a snapshot at the log end."""
     log.publish()
     active = log.active
-    if log.failed is None:
+    if log.failed is None and log.end_offset > 0:  # nothing can be lost of a log that never had a record
         active.index_time()
         if not log.is_settled or log.recovery_point < log.end_offset:
             _close_synced(log)

@@ -26,6 +26,7 @@ from ottla.wire.records import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from ottla.world import File
 
 SCAN_BYTES = 8192
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 RECENT_MAX = 64
 UNKNOWN = -2
 NO_TIMESTAMP = -1
@@ -115,6 +116,15 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = now_ms
         self.trusted_from = 0
+
+    def remove(self) -> None:
+        """Take the files of a segment away, as far as they are there."""
+        disk = self._files.disk
+        self._files.close(self)
+        self._files.drop_index(self.path + ".index")
+        for suffix in SUFFIXES:
+            if disk.exists(self.path + suffix):
+                disk.remove(self.path + suffix)
 
     def activate(self, now_ms: int) -> None:
         """An existing segment that takes appends again."""
@@ -342,12 +352,17 @@ class Segment:
         boundary = rows.boundary_before(self.read_index(), want)
         if boundary > start and (want - boundary) * 2 <= bytes_max:
             return boundary
-        boundary = max(boundary, start)
-        for position, fields in self.headers(boundary, limit):
-            boundary = position
-            if position + fields[LENGTH] + PREFIX_BYTES > want:
-                return position
-        return limit
+        end = max(boundary, start)
+        try:
+            for position, fields in self.headers(end, limit):
+                end = position
+                if end + fields[LENGTH] + PREFIX_BYTES > want:
+                    return end
+                end += fields[LENGTH] + PREFIX_BYTES
+        except KafkaError:
+            if end == start:
+                raise
+        return end  # at the limit, or before a damaged batch
 
     def batch_size(self, position: int) -> int:
         positions = self.recent_positions

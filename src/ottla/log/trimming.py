@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 from ottla.log import aborted
 from ottla.log import index as rows
-from ottla.log.segment import NO_TIMESTAMP, UNKNOWN, Segment
+from ottla.log.segment import NO_TIMESTAMP, SUFFIXES, UNKNOWN, Segment
 from ottla.wire.errors import Error, KafkaError
+from ottla.world import File
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
-
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 async def truncate_to(log: Log, offset: int) -> bool:
@@ -43,10 +42,20 @@ async def truncate_to(log: Log, offset: int) -> bool:
     log.adopt(log.segments[:keep])
     put_aside(log, removed)
     log.drop_snapshots(lambda at: at <= offset)
-    log.disk.sync_directory(log.directory)  # or a crash could bring back what contradicts the records to come
     write_epochs(log)
     log.reload_producers()
+    await log.disk.away(_make_durable, log, log.active.open())
     return True
+
+
+def _make_durable(log: Log, file: File) -> None:
+    """A cut that is not on disk could bring back, after a crash, what contradicts the records that came since."""
+    try:
+        file.sync()
+        log.disk.sync_directory(log.directory)
+    except OSError as error:
+        log.failed = error
+        raise
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:

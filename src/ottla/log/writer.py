@@ -539,8 +539,12 @@ class Writer:
             return old
         self.write_snapshot(base)
         segment = Segment(self.files, self.directory, base, 0)
-        segment.begin(self._now_ms())
-        old.retire()
+        try:
+            segment.begin(self._now_ms())
+            old.retire()
+        except OSError:
+            segment.remove()
+            raise
         self.fresh = True
         self.unsynced.append(old)
         self.segments.append(segment)
@@ -556,6 +560,7 @@ class Writer:
         """These are the segments now; the last one takes appends."""
         self.segments = segments
         active = segments[-1]
+        self.unsynced = [segment for segment in self.unsynced if segment is not active]
         if active.index is None:
             active.activate(self._now_ms())
         self._take_active(active)
