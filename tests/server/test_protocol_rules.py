@@ -64,7 +64,7 @@ async def test_prt_01_a_version_nobody_knows_is_answered_as_version_0(tmp_path: 
         data = await client.frame()
         response = decode(ApiVersionsResponse, data, 0, 4)
         assert response.error_code == Error.UNSUPPORTED_VERSION.code
-        assert (18, 0, 4) in [(row.api_key, row.min_version, row.max_version) for row in response.api_keys]
+        assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
         assert await advertised(client)
 
 

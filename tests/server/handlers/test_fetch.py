@@ -110,6 +110,17 @@ async def test_errors_come_with_records_that_are_empty_not_null(tmp_path: Path) 
 
 
 @on_loop
+async def test_an_id_of_zero_that_others_follow_is_refused_whole(tmp_path: Path) -> None:
+    """As Apache 4.3.1 answers."""
+    async with serving(tmp_path) as served:
+        client = await filled(served, "t", batch(b"a"))
+        alone = await client.call(fetch_request(bytes(16), {0: 0}), 13)
+        assert alone.responses[0].partitions[0].error_code == Error.UNKNOWN_TOPIC_ID.code
+        followed = await client.call(fetch_request(bytes(16), {0: 0, 1: 0}), 13)
+        assert (followed.error_code, followed.responses) == (Error.UNKNOWN_SERVER_ERROR.code, [])
+
+
+@on_loop
 async def test_a_partition_that_is_missing_does_not_hurry_the_others(tmp_path: Path) -> None:
     """As in Kafka: or a consumer of a deleted topic would ask without pause."""
     async with serving(tmp_path) as served:

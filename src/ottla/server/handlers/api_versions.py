@@ -1,8 +1,8 @@
 """ApiVersions: what this broker serves, read from the same table that serves it.
 
 Versions: 1 throttle time, 3 flexible, with the client's software and finalised features (KIP-511, KIP-584), 4 lets a
-feature's range start at 0. A version we do not know is answered as version 0 with UNSUPPORTED_VERSION, and still lists
-the ranges, so that the client can come down (KIP-511).
+feature's range start at 0. A version we do not know is answered as version 0 with UNSUPPORTED_VERSION and the range of
+ApiVersions itself, so that the client can come down (KIP-511).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 @serves(ApiVersionsRequest, versions="0-4")
 async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersionsResponse:
     if ctx.version not in ApiVersionsRequest.versions:
-        return ApiVersionsResponse(error_code=Error.UNSUPPORTED_VERSION.code, api_keys=ranges())
+        own = [row for row in ranges() if row.api_key == ApiVersionsRequest.key]
+        return ApiVersionsResponse(error_code=Error.UNSUPPORTED_VERSION.code, api_keys=own)
     if ctx.version >= 3 and not (
         SOFTWARE.fullmatch(request.client_software_name) and SOFTWARE.fullmatch(request.client_software_version)
     ):

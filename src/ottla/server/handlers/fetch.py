@@ -21,6 +21,7 @@ from ottla.server.dispatch import serves
 from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.schema import ZERO_UUID
 
 TopicAnswer = FetchResponse.Topic
 Answer = FetchResponse.Topic.Partition
@@ -155,6 +156,9 @@ class Reading:
                     continue
                 if has_records and plan.incremental:
                     with_data.append(key)
+            if last == ZERO_UUID:
+                # Kafka stumbles where an id of zero is followed by another partition, and refuses the fetch as a whole.
+                return FetchResponse(error_code=Error.UNKNOWN_SERVER_ERROR.code)
             if key[0] != last:  # a topic is told anew where others came between, as in Kafka
                 last = key[0]
                 topics.append(TopicAnswer(topic_id=last) if plan.uses_ids else TopicAnswer(topic=last))  # type: ignore[arg-type]

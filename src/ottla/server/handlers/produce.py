@@ -94,12 +94,11 @@ def is_usual(request: ProduceRequest, version: int) -> bool:
             if len(parts) != 1 and not 0 < len({part.index for part in parts}) == len(parts):
                 return False
             for part in parts:
-                length, magic, attributes = _glance(part.records)
-                if attributes and (
-                    attributes & TRANSACTIONAL or not _begins_as_said(part.records, attributes & 7, version)
-                ):
+                records = part.records
+                length, magic, attributes = _glance(records)
+                if magic != 2 or length + PREFIX_BYTES != len(records):
                     return False
-                if magic != 2 or length + PREFIX_BYTES != len(part.records):
+                if attributes and (attributes & TRANSACTIONAL or not _begins_as_said(records, attributes & 7, version)):
                     return False
     except (StructError, TypeError):
         return False
