@@ -28,6 +28,8 @@ from harness import TREE, DidNotStart, Node, Server, stop_all
 RESULTS = Path(__file__).resolve().parent / "results"
 FILES_WANTED = 65_536
 
+Values = dict[str, dict[str, list[float]]]
+
 
 def main() -> int:
     options = parse()
@@ -41,11 +43,11 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     allow_many_files()
-    measured = measure(options)
-    found = report.rows(measured)
+    measured, costs = measure(options)
+    found = report.rows(measured, costs)
     print("\n" + report.table(found))
     if not options.quick:
-        keep(found, measured, options.name)
+        keep(found, measured, costs, options.name)
     return 0
 
 
@@ -72,10 +74,12 @@ def chosen(only: str) -> frozenset[str]:
     return frozenset(line.key for line in LINES if not asked or any(line.key.startswith(word) for word in asked))
 
 
-def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def measure(options: argparse.Namespace) -> tuple[Values, Values]:
+    """Figures and costs, by server and line."""
     wanted, servers = chosen(options.only), options.servers.split(",")
     size = QUICK if options.quick else Size(repeats=options.repeat or 3)
-    measured: dict[str, dict[str, list[float]]] = {name: {} for name in servers}
+    measured: Values = {name: {} for name in servers}
+    costs: Values = {name: {} for name in servers}
     for scene, (play, lines) in SCENES.items():
         if not wanted & lines:
             continue
@@ -84,7 +88,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             print(f"{scene} on {name}", flush=True)
             with_server(name, options.data, partial(play, size=size, tally=tally))
             measured[name].update(tally.figures)
-    return measured
+            costs[name].update(tally.costs)
+    return measured, costs
 
 
 def announce(name: str, text: str) -> None:
@@ -119,7 +124,7 @@ def allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES_WANTED)), hard))
 
 
-def keep(found: list[report.Row], measured: dict[str, dict[str, list[float]]], name: str) -> None:
+def keep(found: list[report.Row], measured: Values, costs: Values, name: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     about = {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -127,7 +132,7 @@ def keep(found: list[report.Row], measured: dict[str, dict[str, list[float]]], n
         "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
     }
-    report.write_json(RESULTS / f"{name}.json", found, measured, about)
+    report.write_json(RESULTS / f"{name}.json", found, measured, costs, about)
     report.write_svg(RESULTS / f"{name}.svg", found, f"Ottla beside Apache Kafka, {name}")
     print(f"\nkept in bench/results/{name}.json and .svg")
 

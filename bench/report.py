@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 
 from bench.lines import LINES, Line
 
+SERVERS = ("ottla", "apache")
 Measured = Mapping[str, Mapping[str, Sequence[float]]]
 
 
@@ -21,6 +22,8 @@ class Row:
     line: Line
     ottla: float | None
     apache: float | None
+    ottla_cost: float | None = None
+    apache_cost: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -31,14 +34,14 @@ class Row:
         return None if self.ottla is None else self.line.meets(self.ottla, self.ratio)
 
 
-def rows(measured: Measured) -> list[Row]:
+def rows(measured: Measured, costs: Measured) -> list[Row]:
     """One row for each line that either server has a figure for."""
-    made = [Row(line, _median(measured, "ottla", line.key), _median(measured, "apache", line.key)) for line in LINES]
+    made = [Row(line, *(_median(of, name, line.key) for of in (measured, costs) for name in SERVERS)) for line in LINES]
     return [row for row in made if row.ottla is not None or row.apache is not None]
 
 
 def table(found: Sequence[Row]) -> str:
-    head = f"{'':56}{'Ottla':>14}{'Apache Kafka':>14}  {'unit':6}{'ratio':>8}  {'goal':9}"
+    head = f"{'':56}{'Ottla':>14}{'Apache Kafka':>14}  {'unit':6}{'ratio':>8}  {'goal':9} {'':9}broker us each"
     return "\n".join([head, "-" * len(head), *map(_table_line, found)])
 
 
@@ -47,24 +50,23 @@ def _table_line(row: Row) -> str:
     verdict = {True: "reached", False: "MISSED", None: ""}[row.met]
     ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
     figures = f"{_number(row.ottla):>14}{_number(row.apache):>14}  {row.line.unit:6}{ratio:>8}"
-    return f"{row.line.title:56}{figures}  {goal:9} {verdict}"
+    costs = f"{row.ottla_cost:.2f} | {row.apache_cost or 0:.2f}" if row.ottla_cost is not None else ""
+    return f"{row.line.title:56}{figures}  {goal:9} {verdict:9}{costs}"
 
 
-def write_json(path: Path, found: Sequence[Row], measured: Measured, about: Mapping[str, Any]) -> None:
-    lines = [
-        {
-            "line": r.line.key,
-            "title": r.line.title,
-            "unit": r.line.unit,
-            "ottla": r.ottla,
-            "apache": r.apache,
-            "ratio": r.ratio,
-            "goal": r.line.goal or r.line.own_goal,
-            "met": r.met,
-        }
-        for r in found
-    ]
-    path.write_text(json.dumps({"about": about, "lines": lines, "measured": measured}, indent=1) + "\n")
+def write_json(path: Path, found: Sequence[Row], measured: Measured, costs: Measured, about: Mapping[str, Any]) -> None:
+    kept = {"about": about, "lines": [_json_line(row) for row in found], "measured": measured, "cpu_us_each": costs}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _json_line(row: Row) -> dict[str, Any]:
+    line = {
+        "line": row.line.key,
+        "title": row.line.title,
+        "unit": row.line.unit,
+        "goal": row.line.goal or row.line.own_goal,
+    }
+    return {**line, "ottla": row.ottla, "apache": row.apache, "ratio": row.ratio, "met": row.met}
 
 
 LEGEND = "Ottla / Apache Kafka 4.3.1, medians of one run; black mark: goal; green: reached"

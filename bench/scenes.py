@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Tally:
     wanted: frozenset[str]
     say: Callable[[str], None]
     figures: dict[str, list[float]] = field(default_factory=dict)
+    costs: dict[str, list[float]] = field(default_factory=dict)
 
     def wants(self, *keys: str) -> bool:
         return bool(self.wanted.intersection(keys))
@@ -58,6 +60,12 @@ class Tally:
         if key in self.wanted:
             self.figures.setdefault(key, []).append(value)
             self.say(f"{key} {value:,.2f}")
+
+    def add_rate(self, key: str, figures: Figures, unit: str = "per_second") -> None:
+        """A rate, and what each message or request cost the broker's processors."""
+        self.add(key, figures[unit])
+        if key in self.wanted:
+            self.costs.setdefault(key, []).append(figures["cpu_us_each"])
 
     def failed(self, key: str, error: Exception) -> None:
         self.say(f"{key} could not be measured: {error}")
@@ -101,20 +109,22 @@ def everyday(server: Server, size: Size, tally: Tally) -> None:
 
 def bulk_loads(server: Server, size: Size, tally: Tally) -> None:
     for name, count, value in (("100", size.messages_100, 100), ("1k", size.messages_1k, 1024)):
-        needed = tally.wants(f"produce-{name}", f"consume-{name}", "memory-loaded")
-        if not needed:
-            continue
-        with attempt(tally, f"produce-{name}"):
-            topic = f"bulk-{name}"
-            client.make_topic(server, topic, PARTITIONS)
-            for counts in rounds(size):
-                written = drivers.bulk(server, "produce", topic, PARTITIONS, count, value)
-                if counts:
-                    tally.add(f"produce-{name}", written["per_second"])
-            for counts in rounds(size):
-                read = drivers.bulk(server, "consume", topic, PARTITIONS, count)
-                if counts:
-                    tally.add(f"consume-{name}", read["per_second"])
+        if tally.wants(f"produce-{name}", f"consume-{name}", "memory-loaded"):
+            with attempt(tally, f"produce-{name}"):
+                bulk_load(server, size, tally, name, count, value)
+
+
+def bulk_load(server: Server, size: Size, tally: Tally, name: str, count: int, value: int) -> None:
+    topic = f"bulk-{name}"
+    client.make_topic(server, topic, PARTITIONS)
+    for counts in rounds(size):
+        written = costed(server, lambda: drivers.bulk(server, "produce", topic, PARTITIONS, count, value))
+        if counts:
+            tally.add_rate(f"produce-{name}", written)
+    for counts in rounds(size):
+        read = costed(server, lambda: drivers.bulk(server, "consume", topic, PARTITIONS, count))
+        if counts:
+            tally.add_rate(f"consume-{name}", read)
 
 
 def small_requests(server: Server, size: Size, tally: Tally) -> None:
@@ -133,9 +143,9 @@ def small_requests(server: Server, size: Size, tally: Tally) -> None:
         with attempt(tally, key):
             client.make_topic(server, "small" if partitions == 1 else "hundred", partitions)
             for counts in rounds(size, REQUEST_WARM_UPS):
-                figures = load()
+                figures = costed(server, load)
                 if counts:
-                    tally.add(key, figures["per_second"])
+                    tally.add_rate(key, figures)
 
 
 def latencies(server: Server, size: Size, tally: Tally) -> None:
@@ -158,9 +168,9 @@ def synced_acks(server: Server, size: Size, tally: Tally) -> None:
     with attempt(tally, "fsync-produce"):
         client.make_topic(server, "synced", 1, {"flush.messages": "1"})
         for counts in rounds(size):
-            figures = drivers.raw(server, "produce", "synced", size.seconds, 20, 5, 1, 100)
+            figures = costed(server, lambda: drivers.raw(server, "produce", "synced", size.seconds, 20, 5, 1, 100))
             if counts:
-                tally.add("fsync-produce", figures["per_second"])
+                tally.add_rate("fsync-produce", figures)
 
 
 def ten_consumers(server: Server, size: Size, tally: Tally) -> None:
@@ -170,9 +180,9 @@ def ten_consumers(server: Server, size: Size, tally: Tally) -> None:
         client.make_topic(server, "shared", PARTITIONS)
         drivers.bulk(server, "produce", "shared", PARTITIONS, size.messages_1k, 1024)
         for counts in rounds(size):
-            figures = drivers.raw(server, "stream", "shared", 120, 10, PARTITIONS, 1_048_576)
+            figures = costed(server, lambda: drivers.raw(server, "stream", "shared", 120, 10, PARTITIONS, 1_048_576))
             if counts:
-                tally.add("ten-consumers", figures["mb_per_second"])
+                tally.add_rate("ten-consumers", figures, "mb_per_second")
 
 
 def connections(server: Server, size: Size, tally: Tally) -> None:
@@ -266,12 +276,14 @@ def tail_read_cost(server: Server, size: Size) -> float:
 
 
 def _cost(server: Server, load: Callable[[], Figures]) -> float:
-    costs = []
-    for _ in range(3):
-        before = server.cpu_seconds()
-        figures = load()
-        costs.append((server.cpu_seconds() - before) / figures["count"])
-    return sorted(costs)[1]
+    return statistics.median(costed(server, load)["cpu_us_each"] for _ in range(3))
+
+
+def costed(server: Server, load: Callable[[], Figures]) -> Figures:
+    """A load's figures, and with them the broker's processor time for each message or request."""
+    before = server.cpu_seconds()
+    figures = load()
+    return {**figures, "cpu_us_each": 1e6 * (server.cpu_seconds() - before) / figures["count"]}
 
 
 def replay(server: Server, size: Size, tally: Tally) -> None:

@@ -3,7 +3,7 @@
  *   raw produce HOST PORT TOPIC SECONDS CONNECTIONS DEPTH PARTITIONS VALUE_BYTES
  *       each request carries one batch of one record for each of PARTITIONS partitions, acks=all
  *   raw fetch   HOST PORT TOPIC SECONDS CONNECTIONS DEPTH FETCH_BYTES OFFSETS [BASE]
- *       each request asks partition 0 for FETCH_BYTES from one of OFFSETS offsets, the first of them BASE
+ *       each connection reads on through partition 0 in pieces of FETCH_BYTES, round and round OFFSETS offsets from BASE
  *   raw stream  HOST PORT TOPIC SECONDS CONNECTIONS PARTITIONS FETCH_BYTES
  *       each connection reads all partitions from their start to their end, one after the other
  *
@@ -47,7 +47,7 @@ static uint32_t *samples;
 static uint64_t sample_count, answers, bytes_read;
 static const char *topic;
 static int partitions = 1, fetch_bytes = 1024, offsets = 1, live;
-static int64_t base;
+static int64_t base, stride = 1;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -156,7 +156,7 @@ static void ask(struct connection *c) {
         memcpy(request + partition_at, &partition, 4);
         memcpy(request + offset_at, &high, 4);
         memcpy(request + offset_at + 4, &low, 4);
-        if (mode == FETCH) c->offset = base + (c->offset - base + 7) % offsets;
+        if (mode == FETCH) c->offset = base + (c->offset - base + stride) % offsets;
     }
     c->sent_ns[(c->first + c->in_flight++) % DEPTH_MAX] = now_ns();
     send_all(c->fd, request, request_size);
@@ -208,6 +208,14 @@ static void follow(struct connection *c, const unsigned char *records, uint32_t 
     if (++c->partition == partitions) { c->done = 1; live--; }
 }
 
+/* How many records one fetch brings: requests in flight must know where the one before them will end. */
+static void measure_stride(const unsigned char *records, uint32_t size) {
+    int64_t first = get64(records), last = first;
+    for (uint32_t at = 0; at + 61 <= size; at += (uint32_t)get32(records + at + 8) + 12)
+        if (at + (uint32_t)get32(records + at + 8) + 12 <= size) last = get64(records + at) + get32(records + at + 23);
+    stride = last - first + 1;
+}
+
 static void answer(struct connection *c, const unsigned char *frame) {
     uint64_t took = (now_ns() - c->sent_ns[c->first]) / 1000;
     c->first = (c->first + 1) % DEPTH_MAX;
@@ -220,6 +228,7 @@ static void answer(struct connection *c, const unsigned char *frame) {
     uint32_t size = check_fetch(frame, &records, &end);
     bytes_read += size;
     if (mode == FETCH && !size) die("an empty fetch");
+    if (mode == FETCH && answers == 1) measure_stride(records, size);
     if (mode == STREAM) follow(c, records, size, end);
 }
 
@@ -281,7 +290,7 @@ int main(int argc, char **argv) {
         c->fd = dial(argv[2], atoi(argv[3]));
         c->room = 1 << 18;
         c->data = malloc(c->room);
-        if (mode == FETCH) c->offset = base + i * 31 % offsets;
+        if (mode == FETCH) c->offset = base + i * 397 % offsets;
         epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event);
     }
     live = count;
