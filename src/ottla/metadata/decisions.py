@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.metadata.image import BROKER, TOPIC, Image
 from ottla.wire.schema import Message
@@ -21,6 +21,13 @@ Versioned = tuple[Message, int]
 
 # What one request may ask for, and what one batch may hold (as in Apache Kafka).
 RECORDS_PER_REQUEST_MAX = 10_000
+
+
+class Chance(Protocol):
+    """Where randomness comes from; it is handed in."""
+
+    def randrange(self, stop: int, /) -> int: ...
+    def randbytes(self, n: int, /) -> bytes: ...
 
 
 class Decision(NamedTuple, Generic[T]):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from random import Random
 from typing import NamedTuple
 
-from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Versioned
+from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Chance, Decision, Rules, Versioned
 from ottla.metadata.features import partition_version
 from ottla.metadata.image import TOPIC, Broker, Image, Partition, Topic, unify
 from ottla.metadata.records import RemoveTopicRecord, TopicRecord
@@ -72,7 +71,7 @@ def _illegal(name: str) -> str | None:
 
 
 def create_topics(
-    image: Image, wanted: Iterable[NewTopic], rules: Rules, rng: Random, *, validate_only: bool = False
+    image: Image, wanted: Iterable[NewTopic], rules: Rules, rng: Chance, *, validate_only: bool = False
 ) -> Decision[dict[str, Topic | KafkaError]]:
     """Create what can be created. The reply says for each name what it became, or why it did not."""
     wanted = list(wanted)
@@ -100,7 +99,7 @@ def _check_size(wanted: Sequence[NewTopic], rules: Rules) -> None:
         raise KafkaError(Error.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-def _new_topic(image: Image, new: NewTopic, rules: Rules, rng: Random) -> Topic:
+def _new_topic(image: Image, new: NewTopic, rules: Rules, rng: Chance) -> Topic:
     _check_new_name(image, new.name)
     _check_configs(new.configs, rules)
     if new.assignments:
@@ -150,7 +149,7 @@ def _placed_by_hand(image: Image, new: NewTopic) -> dict[int, Partition]:
     return {index: placed[index] for index in range(len(placed))}
 
 
-def _placed_by_count(image: Image, new: NewTopic, rules: Rules, rng: Random) -> dict[int, Partition]:
+def _placed_by_count(image: Image, new: NewTopic, rules: Rules, rng: Chance) -> dict[int, Partition]:
     if new.replication_factor < DEFAULT or new.replication_factor == 0:
         why = "Replication factor must be larger than 0, or -1 to use the default value."
         raise KafkaError(Error.INVALID_REPLICATION_FACTOR, why)
@@ -161,7 +160,7 @@ def _placed_by_count(image: Image, new: NewTopic, rules: Rules, rng: Random) -> 
     return dict(enumerate(_spread(image, count, factor, rng)))
 
 
-def _spread(image: Image, count: int, factor: int, rng: Random) -> list[Partition]:
+def _spread(image: Image, count: int, factor: int, rng: Chance) -> list[Partition]:
     """Replicas in turn over the brokers, racks alternating, from a random one on; each round shifts the followers."""
     _check_factor(image, factor)
     # A fenced broker may hold a copy if there are not enough others, but never the first.
@@ -242,7 +241,7 @@ def _all_fenced(factor: int) -> KafkaError:
     return KafkaError(Error.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {why}")
 
 
-def random_id(rng: Random) -> bytes:
+def random_id(rng: Chance) -> bytes:
     """A version 4 UUID whose text does not begin with a dash, which tools would take for an option."""
     while True:
         raw = bytearray(rng.randbytes(16))
@@ -264,7 +263,7 @@ def _record_of(topic_id: bytes, index: int, partition: Partition, metadata_versi
 
 
 def add_partitions(
-    image: Image, wanted: Iterable[MorePartitions], rng: Random, *, validate_only: bool = False
+    image: Image, wanted: Iterable[MorePartitions], rng: Chance, *, validate_only: bool = False
 ) -> Decision[dict[str, KafkaError | None]]:
     records: list[Versioned] = []
     outcomes: dict[str, KafkaError | None] = {}
@@ -279,7 +278,7 @@ def add_partitions(
     return Decision([] if validate_only else records, outcomes)
 
 
-def _added(image: Image, more: MorePartitions, rng: Random) -> list[Versioned]:
+def _added(image: Image, more: MorePartitions, rng: Chance) -> list[Versioned]:
     topic = image.topic(more.name)
     if topic is None:
         raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)

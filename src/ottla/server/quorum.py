@@ -185,6 +185,8 @@ class Quorum:
                 if self._waiting[0].end > self.store.synced_end:
                     await self.store.flush()
                 await self._publish(self._waiting.popleft())
+        except Exception as error:
+            self._end(error)  # which tells everybody whom it concerns
         except BaseException as error:
             self._end(error)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ottla.wire.messages.metadata import (
 
 Asked = MetadataRequest.Topic
 NOT_ASKED = -(2**31)
+SOON = 0.1
 
 
 async def create(desk: Desk, **partitions: int) -> None:
@@ -93,9 +95,12 @@ async def test_unknown_topics_are_created_where_both_sides_allow_it(tmp_path: Pa
         assert by_name(await ask(desk, 4, ["new"], allow_auto_topic_creation=False)) == {"new": 3}
         assert desk.quorum.image.topic("new") is None
         assert by_name(await ask(desk, 4, ["new", "bad/name", ""])) == {"new": 3, "bad/name": 17, "": 17}
+        assert by_name(await ask(desk, 4, ["new"])) == {"new": 3}
+        await asyncio.sleep(SOON)
         (topic,) = (await ask(desk, 4, ["new"])).topics
         assert topic.error_code == 0 and len(topic.partitions) == 4
         assert by_name(await ask(desk, 0, ["old"])) == {"old": 3}
+        await asyncio.sleep(SOON)
         assert desk.quorum.image.topic("old") is not None, "versions before 4 always allow it"
 
 
@@ -103,6 +108,7 @@ async def test_unknown_topics_are_created_where_both_sides_allow_it(tmp_path: Pa
 async def test_no_auto_creation_on_a_broker_that_does_not_want_it(tmp_path: Path) -> None:
     async with Desk(tmp_path, auto_create_topics_enable="false") as desk:
         assert by_name(await ask(desk, 13, ["new"])) == {"new": 3}
+        await asyncio.sleep(SOON)
         assert desk.quorum.image.topic("new") is None
 
 
@@ -112,6 +118,7 @@ async def test_internal_topics_are_created_as_their_coordinators_want_them(tmp_p
     async with Desk(tmp_path, offsets_topic_num_partitions="5") as desk:
         response = await ask(desk, 12, ["__consumer_offsets", "__transaction_state", "__share_group_state"])
         assert all(topic.is_internal and topic.error_code == 3 for topic in response.topics)
+        await asyncio.sleep(SOON)
         image = desk.quorum.image
         topic = image.topic("__consumer_offsets")
         assert topic is not None and len(topic.partitions) == 5

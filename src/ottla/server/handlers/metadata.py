@@ -4,18 +4,16 @@ Metadata versions: 0 takes no topics for all of them, 1 null for all and tells t
 5 offline replicas, 6 LISTENER_NOT_FOUND, 7 leader epochs, 8 authorized operations, 10 topic ids in answers, 12 in requests,
 13 an error of its own.
 
-A topic that does not exist is created, if client and broker allow it, before the answer; the answer still says that it is
-not known, as Apache Kafka's does, and the client asks again. Brokers are told by the address of the listener that the
-client came in on.
+A topic that does not exist is created soon, if client and broker allow it; the answer says that it is not known, as
+Apache Kafka's does, and the client asks again. Brokers are told by the address of the listener that the client came in
+on.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ottla.config import BrokerConfig
-from ottla.metadata import controller
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import Image, Partition, Topic
 from ottla.metadata.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, check_name, is_internal
@@ -30,8 +28,6 @@ from ottla.wire.messages.metadata import (
     MetadataResponse,
 )
 from ottla.wire.schema import ZERO_UUID
-
-log = logging.getLogger("ottla.topics")
 
 NOT_ASKED = -(2**31)
 PAGE_SETTING = "max.request.partition.size.limit"
@@ -62,7 +58,7 @@ async def metadata(request: MetadataRequest, ctx: Context) -> MetadataResponse:
         return _refused(request, refusal)
     topics, missing = _wanted(request, ctx)
     if missing:
-        await _create_missing(request, [topic.name or "" for topic in missing], ctx)
+        _create_missing(request, [topic.name or "" for topic in missing], ctx)
     image = ctx.image
     alive = alive_on(image, ctx.listener)
     asked_operations = ctx.version >= 8 and request.include_cluster_authorized_operations
@@ -84,12 +80,12 @@ async def metadata(request: MetadataRequest, ctx: Context) -> MetadataResponse:
 
 
 def _refusal(request: MetadataRequest, version: int) -> Error | None:
-    """Topic ids came with version 10 and work from 12 on. No name and no id: Apache Kafka stumbles over that."""
-    for topic in request.topics or ():
-        if version < 12 and (topic.name is None or topic.topic_id != ZERO_UUID):
-            return Error.INVALID_REQUEST
-        if topic.name is None and topic.topic_id == ZERO_UUID:
-            return Error.UNKNOWN_SERVER_ERROR
+    """Topic ids came with version 10 and work from 12 on. Neither name nor id: Apache Kafka stumbles over that."""
+    topics = request.topics or ()
+    if version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in topics):
+        return Error.INVALID_REQUEST
+    if any(topic.name is None for topic in topics) and all(topic.topic_id == ZERO_UUID for topic in topics):
+        return Error.UNKNOWN_SERVER_ERROR
     return None
 
 
@@ -98,7 +94,7 @@ def _refused(request: MetadataRequest, error: Error) -> MetadataResponse:
         MetadataResponse.Topic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id)
         for topic in request.topics or ()
     ]
-    return MetadataResponse(topics=topics)
+    return MetadataResponse(topics=topics, error_code=error.code)
 
 
 def _wanted(
@@ -196,23 +192,11 @@ def _name_error(name: str) -> Error:
 # --- auto-creation
 
 
-async def _create_missing(request: MetadataRequest, names: Sequence[str], ctx: Context) -> None:
-    """Create what may be created. What goes wrong is told in the log: the client only ever hears "unknown"."""
-    config, quorum = ctx.node.config, ctx.node.quorum
-    if not request.allow_auto_topic_creation or not config["auto.create.topics.enable"]:
-        return
-    wanted = [_auto_topic(name, config) for name in names if _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION]
-    if not wanted:
-        return
-    rng = ctx.node.world.random
-    try:
-        outcomes = await quorum.propose(lambda image: controller.create_topics(image, wanted, quorum.rules, rng))
-    except KafkaError as error:
-        log.warning("topics %s could not be created: %s", [new.name for new in wanted], error)
-        return
-    for name, outcome in outcomes.items():
-        if isinstance(outcome, KafkaError) and outcome.error is not Error.TOPIC_ALREADY_EXISTS:
-            log.warning("topic %s could not be created: %s", name, outcome)
+def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context) -> None:
+    config = ctx.node.config
+    if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
+        legal = [name for name in names if _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION]
+        ctx.node.quorum.create_soon(_auto_topic(name, config) for name in legal)
 
 
 def _auto_topic(name: str, config: BrokerConfig) -> NewTopic:

@@ -32,6 +32,13 @@ from ottla.wire.messages.topics import (
 from ottla.wire.schema import ZERO_UUID
 
 TIMED_OUT = KafkaError(Error.REQUEST_TIMED_OUT)
+UNKNOWN_TOPIC = KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+UNKNOWN_ID = KafkaError(Error.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+
+
+def _said(error: KafkaError) -> str | None:
+    """What an error says beyond its number. Apache Kafka sends null where that is nothing."""
+    return None if error.message == error.error.message else error.message
 
 
 # --- CreateTopics
@@ -100,7 +107,7 @@ def _created(new: NewTopic, outcome: Topic | KafkaError, config: BrokerConfig) -
 
 
 def _not_created(name: str, error: KafkaError) -> CreateTopicsResponse.Topic:
-    return CreateTopicsResponse.Topic(name=name, error_code=error.code, error_message=error.message)
+    return CreateTopicsResponse.Topic(name=name, error_code=error.code, error_message=_said(error))
 
 
 # --- DeleteTopics
@@ -168,13 +175,13 @@ def _chosen(
     for topic_id in ids:
         topic = image.topic_by_id(topic_id)
         if topic is None:
-            answers.append(_not_deleted((None, topic_id, KafkaError(Error.UNKNOWN_TOPIC_ID))))
+            answers.append(_not_deleted((None, topic_id, UNKNOWN_ID)))
         else:
             chosen[topic_id] = topic.name
     for name in names:
         topic = image.topic(name)
         if topic is None:
-            answers.append(_not_deleted((name, ZERO_UUID, KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION))))
+            answers.append(_not_deleted((name, ZERO_UUID, UNKNOWN_TOPIC)))
         elif topic.id in chosen:
             why = "The provided topic name maps to an ID that was already supplied."
             answers.append(_not_deleted((name, topic.id, KafkaError(Error.INVALID_REQUEST, why))))
@@ -192,7 +199,7 @@ def _deleted(name: str, topic_id: bytes, error: KafkaError | None) -> DeleteTopi
 
 def _not_deleted(refused: Refused) -> DeleteTopicsResponse.Topic:
     name, topic_id, error = refused
-    return DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
+    return DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=error.code, error_message=_said(error))
 
 
 # --- CreatePartitions
@@ -233,4 +240,4 @@ async def _grow(wanted: list[MorePartitions], validate_only: bool, ctx: Context)
 def _grown(name: str, error: KafkaError | None) -> CreatePartitionsResponse.Topic:
     if error is None:
         return CreatePartitionsResponse.Topic(name=name)
-    return CreatePartitionsResponse.Topic(name=name, error_code=error.code, error_message=error.message)
+    return CreatePartitionsResponse.Topic(name=name, error_code=error.code, error_message=_said(error))
