@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from ottla.metadata import records as r
-from ottla.metadata.image import BROKER, TOPIC, Image, Partition
+from ottla.metadata.image import BROKER, TOPIC, Delta, Image, Partition
 from ottla.metadata.records import unframe
 from ottla.metadata.snapshot import records_of
 from ottla.wire.records import batches, iterate
@@ -95,6 +95,15 @@ def test_a_batch_says_what_it_changed() -> None:
     assert delta.configs == {(TOPIC, "old"): {"a": None}, (TOPIC, "new"): {"b": "2"}}
     assert after.topic("old") is None and after.topic_by_id(OTHER) is None and after.configs(TOPIC, "old") == {}
     assert before.topic("old") is not None, "the picture before is untouched"
+
+
+def test_the_first_delta_tells_everything() -> None:
+    image = image_of(GOLDEN / "00000000000000000000.log")
+    delta = Delta.everything(image)
+    assert sorted(topic.name for topic in delta.created.values()) == ["dotted.name", "plain"]
+    assert len(delta.partitions) == 5 and not delta.deleted
+    assert delta.configs[TOPIC, "dotted.name"] == {"cleanup.policy": "compact", "retention.ms": "1000"}
+    assert delta.brokers == image.brokers and delta.features == image.features
 
 
 def test_a_topic_that_comes_and_goes_in_one_batch_was_never_there() -> None:

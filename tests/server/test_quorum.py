@@ -313,3 +313,27 @@ async def test_the_voters_in_the_log_stay_as_they_are_when_our_port_is_another(t
     async with running(tmp_path, **moved) as node:
         assert node.quorum.voters == before
     assert control_records(tmp_path / "__cluster_metadata-0" / "00000000000000000000.log") == [[2, 5, 6], [2]]
+
+
+@on_loop
+async def test_a_node_that_could_not_start_can_be_stopped(tmp_path: Path) -> None:
+    node = Running(tmp_path)
+    await node.quorum.stop()
+
+
+@on_loop
+async def test_a_listener_that_fails_is_the_end_of_the_node(tmp_path: Path) -> None:
+    """Whoever follows the metadata and cannot go on would serve something else than what was promised."""
+    node = Running(tmp_path)
+    quorum = await node.start()
+
+    async def fail(old: Image, new: Image, delta: Delta) -> None:
+        raise RuntimeError("cannot follow")
+
+    quorum.listen(fail)
+    waiting = [quorum.submit(create("t")), quorum.submit(create("u"))]
+    for answer in waiting:
+        with pytest.raises(KafkaError):
+            await answer
+    assert [str(error) for error in node.fatal] == ["cannot follow"]
+    node.kill()

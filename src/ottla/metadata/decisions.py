@@ -51,7 +51,7 @@ class Rules:
 
     def may_elect_uncleanly(self, image: Image, topic: str) -> bool:
         value = _topic_setting(image, topic, "unclean.leader.election.enable")
-        return self.unclean_election if value is None else value == "true"
+        return self.unclean_election if value is None else value.strip().lower() == "true"
 
 
 def _topic_setting(image: Image, topic: str, name: str) -> str | None:

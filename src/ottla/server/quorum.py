@@ -184,12 +184,10 @@ class Quorum:
             while self._waiting:
                 if self._waiting[0].end > self.store.synced_end:
                     await self.store.flush()
-                await self._publish(self._waiting.popleft())
+                await self._publish(self._waiting[0])
+                self._waiting.popleft()
         except Exception as error:
             self._end(error)  # which tells everybody whom it concerns
-        except BaseException as error:
-            self._end(error)
-            raise
         finally:
             self._committing = None
         self._consider_snapshot()
@@ -216,9 +214,8 @@ class Quorum:
                 waiting.answer.set_exception(refused)
                 waiting.answer.exception()
         self._waiting.clear()
-        if not isinstance(error, asyncio.CancelledError):
-            log.critical("metadata cannot be committed any more", exc_info=error)
-            self._fatal(error)
+        log.critical("metadata cannot be committed any more", exc_info=error)
+        self._fatal(error)
 
     # --- starting
 
@@ -297,7 +294,9 @@ class Quorum:
     # --- stopping
 
     async def stop(self) -> None:
-        """Hand leaderships back, wait until that is committed, close the log."""
+        """Hand leaderships back, wait until that is committed, close the log. A node that never led has nothing to do."""
+        if self.broker_epoch < 0:
+            return
         if self._ended is None:
             me, rules = self._config.node_id, self.rules
             self.submit(lambda image: controller.begin_shutdown(image, me, rules))
