@@ -215,6 +215,11 @@ async def test_answers_keep_the_order_of_requests_even_if_a_later_one_is_ready_f
             client.send(ApiVersionsRequest(), 0)
         for _ in range(4):
             await client.receive()  # checks the correlation ids
+        client.send(ApiVersionsRequest(), 0)
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=200), 12)
+        client.send(ApiVersionsRequest(), 0)
+        for _ in range(3):
+            await client.receive()
 
 
 def test_no_handler_uses_what_needs_a_task() -> None:

@@ -252,14 +252,20 @@ async def test_what_came_before_a_request_nobody_understands_is_answered(tmp_pat
     async with serving(tmp_path) as served:
         await served.topic("t")
         client = await served.connect()
+        for wait_ms in (100, 300):
+            client.send(fetch_request("none-yet", {0: 0}, max_wait_ms=wait_ms), 12)
+            client.send(fetch_request("t", {0: 9}, max_wait_ms=wait_ms, min_bytes=9), 12)
         client.send(fetch_request("t", {0: 0}, max_wait_ms=100), 12)
-        client.send(produce_request("t", {0: batch(b"before")}), 9)
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=300), 12)
         client.writer.write(b"\0\0\0\4\xff\xff\xff\xff")
-        client.writer.write(frame(produce_request("t", {0: batch(b"after")}), 9))
-        await client.receive()
-        assert (await client.receive()).responses[0].partition_responses[0].error_code == 0
+        after = frame(produce_request("t", {0: batch(b"after")}), 9)
+        client.writer.write(after)
+        await asyncio.sleep(0.05)
+        client.writer.write(after)
+        for _ in range(6):
+            await client.receive()
         assert await client.is_cut()
-        assert served.partition("t").log.end_offset == 1
+        assert served.partition("t").log.end_offset == 0
 
 
 @on_loop
@@ -277,3 +283,39 @@ async def test_a_peer_that_does_not_take_its_answers_is_idle(tmp_path: Path) -> 
             await asyncio.sleep(0.1)
         assert served.node.limits.connections == 0
         slow.close()
+
+
+@on_loop
+async def test_many_small_slices_are_not_all_read_for_one_who_takes_nothing(tmp_path: Path) -> None:
+    """Below its limit a slice is joined with the header; beyond a megabyte in all the rest stays in its files."""
+    async with serving(tmp_path) as served:
+        await served.topic("t", 60)
+        writer = await served.connect()
+        for index in range(60):
+            await writer.produce("t", batch(b"x" * 40_000), index=index)
+        response = await writer.call(fetch_request("t", dict.fromkeys(range(60), 0)), 12)
+        assert [values(part.records) for part in response.responses[0].partitions] == [[b"x" * 40_000]] * 60
+        slow = socket.create_connection(("127.0.0.1", served.port))
+        slow.setblocking(False)
+        slow.send(frame(fetch_request("t", dict.fromkeys(range(60), 0)), 12) * 20)
+        await asyncio.sleep(0.3)
+        (stuck,) = [c for c in served.node.listeners[0].connections if c.outbox is not None and c.outbox.is_stuck]
+        assert stuck.outbox is not None
+        in_memory = sum(len(part) for part in stuck.outbox._queue if not hasattr(part, "size"))  # type: ignore[arg-type]
+        assert in_memory < 4 << 20
+        slow.close()
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+@on_loop
+async def test_a_file_shorter_than_what_was_promised_ends_the_connection(tmp_path: Path, size: int) -> None:
+    """TRAP-28: the length is on the wire already."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await client.produce("t", batch(b"x" * size))
+        segment = served.partition("t").log.active
+        segment.open().truncate(segment.size - 50)
+        client.send(fetch_request("t", {0: 0}), 12)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.receive()
