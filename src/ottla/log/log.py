@@ -70,7 +70,7 @@ class Log(Writer):
         """Whether a crash right now would need no scan: all is synced, indexes and a snapshot at the end included."""
         active = self._active
         return (
-            self.synced_end == self.end_offset
+            self.recovery_point == self.synced_end == self.end_offset
             and not self.fresh
             and not self.unsynced
             and active.index_settled == len(active.index or b"")

@@ -21,7 +21,7 @@ from zlib import crc32
 from ottla.log import aborted
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
-from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
+from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
 from ottla.wire.errors import KafkaError
 from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
 
@@ -221,6 +221,8 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
         first += 1
     _rebuild_missing(log, segments[:first], log.disk.names(log.directory), report)
     _mend_aborted(log, segments[:first], report)
+    if first:
+        _cut_garbage(segments[first - 1], segments[first].base, report)
     log.segments = segments[:first]
     log.end_offset = end = segments[first].base
     log.drop_snapshots(lambda offset: offset <= end)
@@ -245,6 +247,21 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
             segment.retire()
             log.unsynced.append(segment)
     return end
+
+
+def _cut_garbage(segment: Segment, after: int, report: Report) -> None:
+    """The rest of a write that failed on a full disk may be back behind the last batch of a segment that was synced before."""
+    end, offset = 0, segment.base
+    try:
+        for position, fields in segment.headers(segment.last_indexed()):
+            end, offset = position + fields[LENGTH] + PREFIX_BYTES, fields[BASE] + fields[DELTA] + 1
+    except KafkaError:
+        if offset == after:  # all records are there: what follows them is not one
+            report.truncated_bytes += segment.size - end
+            segment.open().truncate(end)
+            segment.open().sync()
+            segment.size = end
+            segment.trusted_from = min(segment.trusted_from, end)
 
 
 def _breaks(log: Log, segment: Segment, end: int) -> bool:
@@ -426,7 +443,7 @@ def close(log: Log) -> None:
     active = log.active
     if log.failed is None and log.end_offset > 0:  # nothing can be lost of a log that never had a record
         active.index_time()
-        if not log.is_settled or log.recovery_point < log.end_offset:
+        if not log.is_settled:
             _close_synced(log)
     for segment in log.segments:
         log.files.close(segment)

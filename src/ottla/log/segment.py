@@ -373,12 +373,15 @@ class Segment:
             return fields[LENGTH] + PREFIX_BYTES
         return 0
 
+    def last_indexed(self) -> int:
+        """Where the last batch begins that the index knows."""
+        index = self.read_index()
+        return rows.offset_entry(index, -1 + len(index) // rows.OFFSET_BYTES)[1] if index else 0
+
     def end_from_tail(self) -> int:
         """The offset after the last batch, by index and a walk over the last headers; KafkaError if they do not add up."""
-        index = self.read_index()
-        start = rows.offset_entry(index, -1 + len(index) // 8)[1] if index else 0
         end = self.base
-        for _, fields in self.headers(start):
+        for _, fields in self.headers(self.last_indexed()):
             end = fields[BASE] + fields[DELTA] + 1
         return end
 

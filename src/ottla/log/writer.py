@@ -476,6 +476,8 @@ class Writer:
         self.producers.discard()
         self.staged_end = self.end_offset
         self._staged_size = segment.size
+        # Until the cut is synced, a power cut could bring the failed bytes back: the segment must be looked at again.
+        self.recovery_point = min(self.recovery_point, segment.base)
         if not segment.size:
             segment.first_timestamp = -2
         self._aim_roll()
