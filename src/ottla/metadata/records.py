@@ -215,8 +215,6 @@ class RemoveAccessControlEntryRecord(Message, key=19, versions="0", flexible="0+
 class NoOpRecord(Message, key=20, versions="0", flexible="0+"):
     """Apache Kafka's controller shows twice a second that it can still write. It means nothing."""
 
-    __annotations__ = {}  # it has no fields
-
 
 class ZkMigrationStateRecord(Message, key=21, versions="0", flexible="0+"):
     """Left behind by clusters that came from ZooKeeper."""
@@ -239,8 +237,6 @@ class BeginTransactionRecord(Message, key=23, versions="0", flexible="0+"):
 
 class EndTransactionRecord(Message, key=24, versions="0", flexible="0+"):
     """The transaction counts."""
-
-    __annotations__ = {}  # it has no fields
 
 
 class AbortTransactionRecord(Message, key=25, versions="0", flexible="0+"):
