@@ -53,9 +53,13 @@ class Line:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def ask(self, request: Message, answer: type[Message], version: int) -> Any:
+    def say(self, request: Message, version: int) -> None:
+        """Send a request, and leave it at that."""
         self._correlation += 1
         self._socket.sendall(b"".join(request_frame(request, version, self._correlation, "operations")))
+
+    def ask(self, request: Message, answer: type[Message], version: int) -> Any:
+        self.say(request, version)
         (size,) = struct.unpack(">i", self._read(4))
         frame = self._read(size)
         correlation, position = read_response_header(frame, answer, version)
@@ -134,7 +138,7 @@ class Line:
 def batch_of(*values: bytes, now_ms: int | None = None, **options: Any) -> bytes:
     """One batch of records without keys, stamped with the time of today."""
     stamp = int(time.time() * 1000) if now_ms is None else now_ms
-    return bytes(build([Record(0, stamp, None, value, []) for value in values], **options))
+    return bytes(build([Record(timestamp=stamp, value=value) for value in values], **options))
 
 
 def eventually(is_so: Callable[[], Any], seconds: float = 10.0, pause: float = 0.05) -> Any:

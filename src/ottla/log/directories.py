@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.log.ballast import Ballast, is_full
@@ -43,6 +44,7 @@ class Directories:
         self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng, files_max=files_max) for path in paths]
         self.ballasts = {path: Ballast(disk, path) for path in paths}
         self.cluster_id = ""
+        self._making: Counter[str] = Counter()
 
     # --- identity
 
@@ -109,8 +111,12 @@ class Directories:
         home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
         if home is None or self.ballasts[home.path].released:
             roomy = [directory for directory in self.all if not self.ballasts[directory.path].released]
-            home = min(roomy or self.all, key=lambda directory: len(directory.logs))
-        return await home.create(topic, index, topic_id, settings)
+            home = min(roomy or self.all, key=lambda directory: len(directory.logs) + self._making[directory.path])
+        self._making[home.path] += 1
+        try:
+            return await home.create(topic, index, topic_id, settings)
+        finally:
+            self._making[home.path] -= 1
 
     async def delete(self, log: Log) -> None:
         for directory in self.all:

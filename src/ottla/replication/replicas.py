@@ -9,6 +9,7 @@ else goes on, and upkeep tries again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ log_ = logging.getLogger("ottla.replication")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 HIGH_WATERMARK = -1
+# Making a log means waiting for the disk several times: so many of them wait together.
+HOSTED_TOGETHER = 32
 
 Effective = Mapping[str, Any]
 
@@ -110,9 +113,8 @@ class Replicas:
         self._image = image
         for topic_id in delta.deleted:
             await self._retire(topic_id)
-        for (topic_id, index), assignment in delta.partitions.items():
-            if self._node_id in assignment.replicas:
-                await self._try_to_host(image, topic_id, index, assignment)
+        mine = [(key, to) for key, to in delta.partitions.items() if self._node_id in to.replicas][::-1]
+        await asyncio.gather(*(self._host_in_turn(image, mine) for _ in range(min(len(mine), HOSTED_TOGETHER))))
         for kind, name in delta.configs:
             if kind == TOPIC and name in self.by_name:
                 self.reconfigure(self.by_name[name])
@@ -125,6 +127,11 @@ class Replicas:
         """A broker-wide default changed."""
         for hosted in self.by_id.values():
             self.reconfigure(hosted)
+
+    async def _host_in_turn(self, image: Image, waiting: list[tuple[tuple[bytes, int], Assignment]]) -> None:
+        while waiting:
+            (topic_id, index), assignment = waiting.pop()
+            await self._try_to_host(image, topic_id, index, assignment)
 
     async def house(self) -> None:
         """Try again to give those a home that have none."""
@@ -166,6 +173,10 @@ class Replicas:
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
         wanted = assignment.directory_of(self._node_id)
         log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted)
+        if assignment.leader == self._node_id and assignment.leader_epoch > log.epochs.latest:
+            await log.disk.away(log.begin_epoch, assignment.leader_epoch)  # nobody else knows this log yet
+        if log.unflushed >= hosted.settings.flush_messages:
+            await log.flush()  # what a crash left must be safe before it is shown, or the watermark would seem to fall
         ballast = self._directories.ballast_of(log)
         partition = Partition(
             *(log, hosted.name, hosted.id, index, self._node_id, self._mark_dirty, self._spawn),

@@ -26,6 +26,8 @@ log = logging.getLogger("ottla.node")
 
 # Collections of the youngest objects are rare enough not to be felt; requests leave no cycles behind.
 YOUNG_OBJECTS = 50_000
+# Threads that wait for the disk. They are made when needed; file systems serve many syncs that wait together at once.
+DISK_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def serve_forever(properties: Mapping[str, str], options: Options, ready: Callab
 
 
 async def _serve(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None) -> int:
-    disk = RealDisk()
+    disk = RealDisk(DISK_THREADS)
     try:
         node = Node(BrokerConfig(properties), World(disk))
     except KafkaError as error:
