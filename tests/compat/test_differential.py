@@ -21,6 +21,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -384,21 +385,17 @@ def prepare(peer: Peer) -> None:
         create.CreatableTopic(name=n, num_partitions=p, replication_factor=1, assignments=(), configs=c)
         for n, p, c in wanted
     )
-    _until(
-        lambda: _accepted(
-            peer.ask(request(topics=topics, timeout=datetime.timedelta(seconds=5), validate_only=False)).topics
-        )
-    )
-    _until(
-        lambda: all(
-            _produce(peer, name, index) for name, index in ((PLAIN_TOPIC, 0), (PLAIN_TOPIC, 1), (COMPACTED_TOPIC, 0))
-        )
-    )
+    asked = request(topics=topics, timeout=datetime.timedelta(seconds=5), validate_only=False)
+    _until(lambda: _accepted(peer.ask(asked)))
+    for name, index in ((PLAIN_TOPIC, 0), (PLAIN_TOPIC, 1), (COMPACTED_TOPIC, 0)):
+        _until(partial(_produce, peer, name, index))
     peer.learn_topics()
 
 
-def _accepted(topics: Any) -> bool:
-    return all(t.error_code.name in ("none", "topic_already_exists") for t in topics)
+def _accepted(answer: Any) -> bool:
+    if isinstance(answer, str):  # no answer yet: the node is still starting
+        return False
+    return all(t.error_code.name in ("none", "topic_already_exists") for t in answer.topics)
 
 
 def _produce(peer: Peer, topic: str, index: int) -> bool:
@@ -410,10 +407,10 @@ def _produce(peer: Peer, topic: str, index: int) -> bool:
     answer = peer.ask(
         request(transactional_id=None, acks=-1, timeout=datetime.timedelta(seconds=5), topic_data=(data,))
     )
-    return bool(answer.responses[0].partition_responses[0].error_code.name == "none")
+    return not isinstance(answer, str) and bool(answer.responses[0].partition_responses[0].error_code.name == "none")
 
 
-def _until(done: Callable[[], bool], seconds: float = 10.0) -> None:
+def _until(done: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "the node does not accept the first requests"
