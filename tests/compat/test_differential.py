@@ -49,9 +49,11 @@ SERVED = {
     "create_topics": (19, 2, 7),
     "delete_topics": (20, 1, 6),
     "delete_records": (21, 0, 2),
+    "init_producer_id": (22, 0, 5),
     "offset_for_leader_epoch": (23, 2, 4),
     "describe_configs": (32, 1, 4),
     "alter_configs": (33, 0, 2),
+    "describe_log_dirs": (35, 1, 4),
     "create_partitions": (37, 0, 3),
     "incremental_alter_configs": (44, 0, 1),
     "describe_cluster": (60, 0, 2),
@@ -73,6 +75,7 @@ CHANGES_TOPICS = {
 MASKED = re.compile(
     r"throttle|error_message|timestamp|_time|^port$|^host$|broker_epoch|producer_id$|session_id|cluster_id"
     r"|documentation|finalized_features|supported_features|leader_id$|authorized_operations|zk_migration"
+    r"|log_dir|_bytes$|partition_size|offset_lag"
 )
 
 # Settings that say where a node is, not what it does.
@@ -235,6 +238,8 @@ class Odd:
             # Apache never answers a Produce with null records: an exception inside it leaves the connection mute.
             if self.rng.random() < 0.2 and field.name != "records":
                 return None
+            if field.name == "transactional_id" and "InitProducerId" in owner.__name__:
+                return None  # transactions need a coordinator
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
         if typing.get_origin(hint) is tuple:
             inner = typing.get_args(hint)[0]
@@ -389,6 +394,8 @@ def prepare(peer: Peer) -> None:
     _until(lambda: _accepted(peer.ask(asked)))
     for name, index in ((PLAIN_TOPIC, 0), (PLAIN_TOPIC, 1), (COMPACTED_TOPIC, 0)):
         _until(partial(_produce, peer, name, index))
+    ids = request_class(22, 0)(transactional_id=None, transaction_timeout=datetime.timedelta(seconds=5))
+    _until(lambda: bool(peer.ask(ids).error_code.name == "none"))
     peer.learn_topics()
 
 
