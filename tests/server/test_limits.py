@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from desk import on_loop
+from harness import Node, resident_bytes
 from ottla.server.limits import Limits
 from ottla.wire.messages.cluster import ApiVersionsRequest
-from served import serving
+from served import frame, serving
 
+COUNT = 5_000
 BASE = {"max.connections": 3, "max.connections.per.ip": 2, "max.connections.per.ip.overrides": ""}
 
 
@@ -49,3 +54,34 @@ async def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: P
         for client in [*clients, newcomer]:
             await client.call(ApiVersionsRequest(), 0)
         assert served.node.limits.connections == 5
+
+
+def test_idle_connections_cost_little(node: Callable[..., Node]) -> None:
+    """Goal 13, issue section 7: 5,000 idle connections well below 60 MB, and one descriptor each, not two."""
+    running = node(settings={"socket.listen.backlog.size": "4096"}, options=["--log-level", "error"])
+    question = frame(ApiVersionsRequest(), 0)
+    assert_answers(socket.create_connection(("127.0.0.1", running.port)), question)
+    before, files = resident_bytes(running.pid), descriptors(running.pid)
+    clients = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(COUNT)]
+    for client in clients:
+        client.sendall(question)
+    for client in clients:
+        assert_answers(client)
+    grown = resident_bytes(running.pid) - before
+    assert descriptors(running.pid) - files <= COUNT + 10
+    assert grown < COUNT * 8_000, f"{grown / COUNT:.0f} bytes a connection"
+    used = running.cpu_seconds()
+    time.sleep(1)
+    assert running.cpu_seconds() - used < 0.1, "idle means idle"
+    for client in clients:
+        client.close()
+
+
+def assert_answers(client: socket.socket, question: bytes = b"") -> None:
+    client.sendall(question)
+    size = int.from_bytes(client.recv(4, socket.MSG_WAITALL), "big")
+    assert len(client.recv(size, socket.MSG_WAITALL)) == size
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))

@@ -29,7 +29,7 @@ COPY_PIECE = 256 * 1024
 
 
 class Outbox:
-    __slots__ = ("_armed", "_closing", "_full", "_loop", "_on_drain", "_queue", "_socket", "_transport")
+    __slots__ = ("_armed", "_closing", "_full", "_loop", "_on_drain", "_plain", "_queue", "_socket", "_transport")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_drain: Callable[[], None]
@@ -39,11 +39,12 @@ class Outbox:
         self._on_drain = on_drain
         self._queue: deque[Part] = deque()
         self._full = self._armed = self._closing = False
-        self._socket: socket.socket | None = None
         transport.set_write_buffer_limits(high=0)
-        plain = transport.get_extra_info("socket")
-        if plain is not None and transport.get_extra_info("sslcontext") is None:
-            self._socket = plain.dup()
+        # What sendfile works on is made when first needed: most connections never do, and descriptors are few.
+        self._socket: socket.socket | None = None
+        self._plain: socket.socket | None = None
+        if transport.get_extra_info("sslcontext") is None:
+            self._plain = transport.get_extra_info("socket")
 
     @property
     def is_stuck(self) -> bool:
@@ -96,6 +97,7 @@ class Outbox:
     def lost(self) -> None:
         """The connection is gone: forget what was queued, give the duplicate descriptor back."""
         self._queue.clear()
+        self._plain = None
         if self._socket is not None:
             if self._armed:
                 self._armed = False
@@ -136,7 +138,7 @@ class Outbox:
 
     def _move(self, piece: Slice) -> bool:
         """Send some of a slice; True when the kernel takes no more now."""
-        native = self._socket is not None and piece.file.fd is not None
+        native = piece.file.fd is not None and (self._socket is not None or self._duplicate())
         if native:
             try:
                 sent = os.sendfile(self._socket.fileno(), piece.file.fd, piece.position, piece.size)  # type: ignore[union-attr,arg-type]
@@ -154,6 +156,17 @@ class Outbox:
             self._queue.popleft()
             return False
         return native  # a short sendfile means a full socket: wait, do not ask again
+
+    def _duplicate(self) -> bool:
+        """Whether there is a socket to use sendfile on; without a descriptor left for it, bytes are copied."""
+        if self._plain is None:
+            return False
+        try:
+            self._socket = self._plain.dup()
+        except OSError:
+            self._plain = None
+            return False
+        return True
 
     def _arm(self, blocked: bool) -> None:
         if blocked == self._armed or self._socket is None:
