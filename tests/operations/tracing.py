@@ -22,9 +22,10 @@ def needs_strace() -> None:
 
 
 @contextlib.contextmanager
-def traced(server: Server, *options: str) -> Iterator[Path]:
-    """strace on all threads of the server for as long as the block lasts; the file with its findings."""
+def traced(server: Server, *options: str) -> Iterator[list[str]]:
+    """strace on all threads of the server for as long as the block lasts; after it the list holds the calls it saw."""
     needs_strace()
+    calls: list[str] = []
     with tempfile.TemporaryDirectory() as place:
         found, said = Path(place) / "calls", Path(place) / "said"
         with said.open("wb") as errors:
@@ -34,10 +35,11 @@ def traced(server: Server, *options: str) -> Iterator[Path]:
             eventually(lambda: b"attached" in said.read_bytes() or process.poll() is not None, 10)
             if process.poll() is not None and "attached" not in said.read_text():
                 pytest.skip(f"strace may not look at other processes here: {said.read_text().strip()}")
-            yield found
+            yield calls
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(10)
+            calls += found.read_text().splitlines() if found.exists() else []
 
 
 @contextlib.contextmanager
