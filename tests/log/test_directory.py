@@ -12,12 +12,11 @@ from ottla.log import identity
 from ottla.log.checkpoints import BadCheckpoint, read_epochs, read_offsets, write_offsets
 from ottla.log.directory import DataDirectory, partition_of
 from ottla.log.identity import MetaProperties, uuid_bytes, uuid_text
-from ottla.log.settings import LogSettings
 from ottla.sim.disk import Loss, SimDisk
 from ottla.world import Disk, RealDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import NOW_MS, SMALL, Clock, batch, fill, offsets, put, read_batches, run
+from logs import NOW_MS, SMALL, Clock, fill, offsets, read_batches, run
 
 META = MetaProperties("cluster-1", 4, bytes(range(16)))
 TOPIC_ID = b"topic id, 16 byt"
@@ -225,16 +224,11 @@ def test_empty_and_damaged_checkpoints() -> None:
     assert opened(disk).logs["t", 0].end_offset == 120
 
 
-def test_the_metadata_log_is_opened_by_itself() -> None:
+def test_the_metadata_log_is_somebody_elses() -> None:
     disk = SimDisk()
+    disk.make_directory("/logs/a/__cluster_metadata-0")
     directory = opened(disk)
-    log = directory.open_log("__cluster_metadata", 0, LogSettings())
-    put(log, batch())
-    directory.close()
-    directory = opened(disk)
-    assert not directory.logs
-    assert directory.open_log("__cluster_metadata", 0, LogSettings()).end_offset == 1
-    assert b"__cluster_metadata" not in disk.read("/logs/a/recovery-point-offset-checkpoint")
+    assert not directory.logs and disk.is_directory("/logs/a/__cluster_metadata-0")
 
 
 def test_names_of_partition_directories() -> None:

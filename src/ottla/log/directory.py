@@ -158,16 +158,6 @@ class DataDirectory:
         log.checkpoint = self.checkpoint
         return log
 
-    def open_log(self, topic: str, partition: int, settings: LogSettings, topic_id: bytes = bytes(16)) -> Log:
-        """One log by name, made if it is not there: the metadata log, which is needed before all others. Blocks."""
-        path = f"{self.path}/{topic}-{partition}"
-        if not self.disk.exists(f"{path}/{identity.PARTITION_METADATA}"):
-            self._make(path, topic_id)
-        log = self._log(topic, partition, identity.read_topic_id(self.disk, path) or topic_id, settings)
-        self._load_log(log)
-        self.logs[topic, partition] = log
-        return log
-
     # -- topics come and go
 
     async def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:

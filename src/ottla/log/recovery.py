@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ottla.log import aborted
+from ottla.log.index import RELATIVE_MAX
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
@@ -27,8 +28,6 @@ from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
-
-RELATIVE_MAX = 2**31 - 1
 
 
 class OldFormat(Exception):

@@ -27,7 +27,6 @@ from ottla.world import File
 
 SCAN_BYTES = 8192
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
-RECENT_MAX = 64
 UNKNOWN = -2
 NO_TIMESTAMP = -1
 

@@ -34,6 +34,7 @@ from crc32c import crc32c
 from ottla.log import aborted
 from ottla.log.epochs import EpochCache
 from ottla.log.files import OpenFiles
+from ottla.log.index import RELATIVE_MAX
 from ottla.log.producers import Completed, Origin, Producer, Producers, Sent
 from ottla.log.segment import Segment, stem
 from ottla.log.settings import LONG_MAX, LogSettings
@@ -56,7 +57,6 @@ from ottla.wire.records import (
 from ottla.world import Bytes, Disk
 
 COPY_BELOW = 16 << 10
-RELATIVE_MAX = 2**31 - 1
 RECENT_MAX = 64
 
 _header = HEADER.unpack_from
