@@ -204,6 +204,7 @@ async def serving(
     finally:
         served.close()
         await node.stop()
+        node.world.disk._threads.shutdown()  # type: ignore[attr-defined]
 
 
 def frame(request: Message, version: int, correlation_id: int = 1, client_id: str | None = "test") -> bytes:

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from desk import on_loop
 from ottla.wire.errors import Error
@@ -47,7 +48,6 @@ async def test_what_is_refused_and_with_which_code(tmp_path: Path) -> None:
     good = batch(b"v")
     wrong_crc = good[:17] + bytes([good[17] ^ 1]) + good[18:]
     wrong_count = struct.pack(">i", 7)
-    from crc32c import crc32c
 
     def with_crc(data: bytes) -> bytes:
         return data[:17] + struct.pack(">I", crc32c(data[21:])) + data[21:]
@@ -370,3 +370,19 @@ async def test_zstd_came_with_version_7(tmp_path: Path) -> None:
         data = batch(b"v" * 50, codec=4)
         assert (await client.produce("t", data, version=6)).error_code == Error.UNSUPPORTED_COMPRESSION_TYPE.code
         assert (await client.produce("t", data, version=7)).error_code == 0
+
+
+@on_loop
+async def test_a_codec_that_does_not_exist(tmp_path: Path) -> None:
+    """As Apache 4.3.1 answers: before version 7 it fails the request, after that only its batch."""
+    good = batch(b"v")
+    odd = good[:21] + b"\0\5" + good[23:]
+    odd = odd[:17] + struct.pack(">I", crc32c(odd[21:])) + odd[21:]
+    async with serving(tmp_path) as served:
+        await served.topic("t", 2)
+        client = await served.connect()
+        old = await client.call(produce_request("t", {0: good, 1: odd}), 6)
+        assert codes(old) == {("t", 0): -1, ("t", 1): -1}
+        new = await client.call(produce_request("t", {0: good, 1: odd}), 7)
+        assert codes(new) == {("t", 0): 0, ("t", 1): -1}
+        assert served.partition("t").log.end_offset == 1

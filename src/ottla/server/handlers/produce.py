@@ -196,6 +196,10 @@ class Appending:
             answer.error_message = None
         return answer
 
+    def exists(self, topic: ProduceRequest.Topic, index: int) -> bool:
+        hosted = self.replicas.hosted(topic.topic_id if self.by_id else topic.name)
+        return hosted is not None and index in hosted.partitions
+
     def check_exists(self, topic: ProduceRequest.Topic, index: int) -> None:
         self.replicas.find(topic.topic_id if self.by_id else topic.name, index)
 
@@ -265,6 +269,8 @@ def sort_out(request: ProduceRequest, appending: Appending, version: int) -> lis
     appending.unusual = True
     try:
         _look_at_all(request)
+        if version < ZSTD_SINCE:
+            _look_for_codecs(request, appending)
     except KafkaError as error:
         return _refuse_all(request, appending, error)
     answers = []
@@ -306,6 +312,17 @@ def _look_at_all(request: ProduceRequest) -> None:
                 if request.transactional_id is None:
                     raise KafkaError(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
                 return
+
+
+def _look_for_codecs(request: ProduceRequest, appending: Appending) -> None:
+    """Before zstd Kafka asked each batch for its codec, and one that does not exist fails the request."""
+    for topic in request.topic_data:
+        for part in topic.partition_data:
+            batch = _first_batch(part)
+            if batch is None or batch[MAGIC_AT] != 2 or len(batch) < HEADER_BYTES or batch[22] & 7 < len(MARKS):
+                continue
+            if appending.exists(topic, part.index):
+                raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
 
 
 def _is_transactional(part: Part) -> bool:
