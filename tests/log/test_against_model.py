@@ -176,7 +176,19 @@ class Model:
 
 @pytest.mark.parametrize(
     "seed",
-    [*range(30), 72, 92, 97, 231, 514, 638, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1000, 2500))],
+    [
+        *range(30),
+        72,
+        92,
+        97,
+        231,
+        514,
+        638,
+        1642,
+        1997,
+        2283,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(1000, 2500)),
+    ],
 )
 def test_a_long_history(seed: int) -> None:
     """LOG-04, LOG-05, IDM-06: whatever happens, the log is the list of what was published, less what was given up."""

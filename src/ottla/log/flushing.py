@@ -29,7 +29,7 @@ class Flusher:
     async def flush(self, upto: int) -> None:
         log = self._log
         cuts = log.cuts
-        while log.synced_end < upto and log.cuts == cuts:
+        while (log.synced_end < upto or log.refused) and log.cuts == cuts:
             if log.failed is not None:
                 raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk failed: {log.failed}")
             if self._busy:
@@ -54,7 +54,7 @@ class Flusher:
         end, base, cuts = log.end_offset, log.active.base, log.cuts
         if settle:
             log.write_out()
-        closed = list(log.unsynced)
+        closed, refused = list(log.unsynced), log.refused
         paths, file = what_to_sync(log, closed, settle)
         self._busy = True
         try:
@@ -65,6 +65,7 @@ class Flusher:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+        log.refused -= refused
         log.unsynced = [segment for segment in log.unsynced if segment not in closed]
         if log.cuts == cuts:
             log.synced_end = max(log.synced_end, end)

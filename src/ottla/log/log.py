@@ -73,6 +73,7 @@ class Log(Writer):
             self.recovery_point == self.synced_end == self.end_offset
             and not self.fresh
             and not self.unsynced
+            and not self.refused
             and active.index_settled == len(active.index or b"")
             and active.times_settled == len(active.times or b"")
             and (self.end_offset <= self.start_offset or self.end_offset in self.snapshots[-1:])
@@ -81,7 +82,7 @@ class Log(Writer):
     @property
     def needs_flush(self) -> bool:
         """A closed segment, or more records than `flush.messages` allows, wait for the disk."""
-        return bool(self.unsynced) or self.unflushed >= self.settings.flush_messages
+        return bool(self.unsynced or self.refused) or self.unflushed >= self.settings.flush_messages
 
     # -- finding segments
 

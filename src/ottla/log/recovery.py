@@ -464,4 +464,5 @@ def _close_synced(log: Log) -> None:
     log.disk.sync_directory(log.directory)
     log.synced_end = log.recovery_point = log.end_offset
     log.unsynced = []
+    log.refused = 0
     log.fresh = False

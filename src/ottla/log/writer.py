@@ -107,6 +107,7 @@ class Writer:
         "partition",
         "producers",
         "recovery_point",
+        "refused",
         "segments",
         "settings",
         "snapshots",
@@ -148,6 +149,8 @@ class Writer:
         self.with_aborted: set[int] = set()
         # Closed segments of which something (bytes, indexes) may not have reached the disk yet.
         self.unsynced: list[Segment] = []
+        # Failed writes that were cut off since the last sync.
+        self.refused = 0
         self.fresh = True
         self._pieces: list[Bytes] = []
         self._batches: list[tuple[int, int, int, Owner | None]] = []
@@ -478,6 +481,7 @@ class Writer:
         self._staged_size = segment.size
         # Until the cut is synced, a power cut could bring the failed bytes back: the segment must be looked at again.
         self.recovery_point = min(self.recovery_point, segment.base)
+        self.refused += 1
         if not segment.size:
             segment.first_timestamp = -2
         self._aim_roll()
