@@ -386,3 +386,18 @@ async def test_a_codec_that_does_not_exist(tmp_path: Path) -> None:
         new = await client.call(produce_request("t", {0: good, 1: odd}), 7)
         assert codes(new) == {("t", 0): 0, ("t", 1): -1}
         assert served.partition("t").log.end_offset == 1
+
+
+@on_loop
+async def test_a_corrupt_batch_beside_one_in_a_transaction_is_refused_alone(tmp_path: Path) -> None:
+    """As Apache 4.3.1 answers: it looks at all batches only up to the first one in a transaction."""
+    inside = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    corrupt = batch(b"v")[:16] + b"\4" + batch(b"v")[17:]
+    async with serving(tmp_path) as served:
+        await served.topic("t", 2)
+        client = await served.connect()
+        for version in (5, 9):
+            later = await client.call(produce_request("t", {0: inside, 1: corrupt}, transactional_id="x"), version)
+            assert codes(later) == {("t", 0): 0, ("t", 1): Error.CORRUPT_MESSAGE.code}
+            first = await client.call(produce_request("t", {0: corrupt, 1: inside}, transactional_id="x"), version)
+            assert set(codes(first).values()) == {Error.CORRUPT_MESSAGE.code}

@@ -318,11 +318,16 @@ def _look_for_codecs(request: ProduceRequest, appending: Appending) -> None:
     """Before zstd Kafka asked each batch for its codec, and one that does not exist fails the request."""
     for topic in request.topic_data:
         for part in topic.partition_data:
-            batch = _first_batch(part)
-            if batch is None or batch[MAGIC_AT] != 2 or len(batch) < HEADER_BYTES or batch[22] & 7 < len(MARKS):
-                continue
-            if appending.exists(topic, part.index):
+            if _has_unknown_codec(part) and appending.exists(topic, part.index):
                 raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
+
+
+def _has_unknown_codec(part: Part) -> bool:
+    try:
+        batch = _first_batch(part)
+    except KafkaError:
+        return False
+    return batch is not None and len(batch) >= HEADER_BYTES and batch[MAGIC_AT] == 2 and batch[22] & 7 >= len(MARKS)
 
 
 def _is_transactional(part: Part) -> bool:
