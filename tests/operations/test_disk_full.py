@@ -134,6 +134,11 @@ def test_a_node_starts_on_a_full_disk_and_is_killed_there(node: StartNode, volum
     with Line(broker.address) as line:
         assert line.produce("events", batch_of(b"again")).error_code == STORAGE_ERROR
         assert [record.offset for record in line.records("events")] == acknowledged
+    assert broker.stop() == 0, "a clean stop needs room, too"
+    broker.start()
+    assert "after a clean stop" in broker.log_text()
+    with Line(broker.address) as line:
+        assert [record.offset for record in line.records("events")] == acknowledged
         in_the_way.unlink()
         eventually(lambda: line.produce("events", batch_of(b"again")).error_code == 0, 5)
     assert "the disk is full" in broker.log_text()

@@ -47,7 +47,7 @@ def test_old_segments_go(node: StartNode) -> None:
         assert line.offset("old") == 7
         assert line.fetch("mixed", 5).error_code == OUT_OF_RANGE
         assert [record.offset for record in line.records("mixed", 6)] == list(range(6, 12))
-        assert [path.name for path in segments(broker.directory, "mixed")][0] == f"{6:020}.log"
+        assert segments(broker.directory, "mixed")[0].name == f"{6:020}.log"
         assert line.produce("old", batch_of(b"new")).base_offset == 7, "offsets are never used again"
     eventually(lambda: not [name for name in names(broker.directory, "mixed") if name.endswith(".deleted")])
     assert [text for text in broker.log_text().splitlines() if "retention freed" in text]
