@@ -148,7 +148,7 @@ def test_leader_epochs_are_found_again_in_the_batches() -> None:
     log = make_log()
     for epoch in (0, 3, 4):
         put(log, batch(2), epoch=epoch)
-    log.disk.remove(f"{log.directory}/leader-epoch-checkpoint")
+    assert not log.disk.exists(f"{log.directory}/leader-epoch-checkpoint")
     again = reopen(log, clean=False)
     assert again.epochs.entries == [(0, 0), (3, 2), (4, 4)]
     assert again.disk.read(f"{log.directory}/leader-epoch-checkpoint") == b"0\n3\n0 0\n3 2\n4 4\n"

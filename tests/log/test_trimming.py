@@ -52,17 +52,20 @@ def test_a_new_entry_removes_what_contradicts_it() -> None:
     assert epochs.entries == [(1, 0), (6, 10)]
 
 
-def test_the_file_is_replaced_with_every_new_epoch() -> None:
-    """TRAP-14: (epoch, log end) is on disk before any append of that epoch."""
+def test_an_epoch_is_on_disk_before_the_recovery_point_passes_it() -> None:
+    """TRAP-14: noted before any append of that epoch; above the recovery point the batches themselves tell it."""
     disk = SimDisk()
     log = make_log(disk)
     disk.sync_directory("/data")
     disk.sync_directory("/")
     put(log, batch(3), epoch=0)
     disk.trace = []
-    log.append(batch(), Origin.CLIENT, 5, NOW_MS)
-    assert ("sync", f"{log.directory}/leader-epoch-checkpoint.tmp") in disk.trace
-    assert not any(path.endswith(".log") for _, path in disk.trace)
+    put(log, batch(), epoch=5)
+    assert log.epochs.entries == [(0, 0), (5, 3)]
+    assert not any("leader-epoch" in path for _, path in disk.trace)
+    run(log.flush())
+    synced = [path for call, path in disk.trace if call == "sync"]
+    assert synced.index(f"{log.directory}/leader-epoch-checkpoint.tmp") < synced.index(f"{log.active.path}.log")
     assert disk.read(f"{log.directory}/leader-epoch-checkpoint") == b"0\n2\n0 0\n5 3\n"
     again = EpochCache(disk, log.directory)
     again.load()

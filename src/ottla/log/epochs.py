@@ -1,11 +1,13 @@
 """Leader epochs: with which offset each leadership began in this log.
 
 Two logs of one partition agree up to the point where their epochs part, so a follower (or a consumer that kept a position)
-asks "where did epoch E end?" and cuts there. The list rises in both epoch and offset. A new leader writes its epoch with
+asks "where did epoch E end?" and cuts there. The list rises in both epoch and offset. A new leader notes its epoch with
 its log end before its first append; truncation at either end drops or moves entries, also when no record is cut.
 
-The file is replaced atomically at every new epoch. Entries removed by truncation reach the file with the next write: an
-entry too many is dropped again at load, an entry too few would not be.
+The file is replaced whole and synced whenever the recovery point is about to pass a new epoch, not at every new leadership:
+above the recovery point a start finds the epochs in the batches themselves, and ten thousand idle partitions cost nothing
+when they get a leader. Entries removed by truncation reach the file with the next write: an entry too many is dropped again
+at load, an entry too few would not be.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ class EpochCache:
             self._add(epoch, offset)
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Epoch begins at offset; on disk when this returns. Entries that contradict it go."""
+        """Epoch begins at offset. Entries that contradict it go."""
         if self._add(epoch, offset):
-            self.write()
+            self.unwritten = True
 
     def note(self, epoch: int, offset: int) -> None:
-        """The same in memory only: for recovery, which finds epochs in batches and writes once at its end."""
-        if epoch > self.latest and self._add(epoch, offset):
-            self.unwritten = True
+        """The same for recovery, which finds epochs in batches: only newer ones count."""
+        if epoch > self.latest:
+            self.assign(epoch, offset)
 
     def _add(self, epoch: int, offset: int) -> bool:
         if epoch < 0 or offset < 0:
@@ -54,8 +56,13 @@ class EpochCache:
         return True
 
     def write(self) -> None:
-        write_epochs(self._disk, self._path, self.entries)
+        """Blocks on the disk. May run off the loop: an entry that comes meanwhile is written the next time."""
         self.unwritten = False
+        try:
+            write_epochs(self._disk, self._path, list(self.entries))
+        except OSError:
+            self.unwritten = True
+            raise
 
     def truncate_end(self, offset: int) -> None:
         """Nothing at or above `offset` exists any more."""

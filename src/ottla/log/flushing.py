@@ -94,6 +94,8 @@ def what_to_sync(log: Log, closed: list[Segment], settle: bool) -> tuple[list[st
 def sync(log: Log, paths: list[str], file: File) -> None:
     """Runs off the loop. The directory comes last in `paths`: names count only once their files do."""
     try:
+        if log.epochs.unwritten:
+            log.epochs.write()
         file.sync()
         for path in paths:
             if path == log.directory:

@@ -451,6 +451,8 @@ def close(log: Log) -> None:
 
 def _close_synced(log: Log) -> None:
     log.write_out()
+    if log.epochs.unwritten:
+        log.epochs.write()
     bases = {segment.base for segment in log.segments}
     log.drop_snapshots(lambda offset: offset in bases or offset == log.end_offset)
     for segment in [*log.unsynced, log.active]:

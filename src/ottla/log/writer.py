@@ -301,12 +301,8 @@ class Writer:
             self.begin_epoch(leader_epoch)
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Write (epoch, log end) before any append of that epoch. Blocks on the disk."""
-        try:
-            self.epochs.assign(leader_epoch, self.end_offset)
-        except OSError as error:
-            self.epochs.truncate_end(self.end_offset)
-            raise storage_error(error)
+        """Note (epoch, log end) before any append of that epoch."""
+        self.epochs.assign(leader_epoch, self.end_offset)
 
     # -- append: ours, and what others numbered
 

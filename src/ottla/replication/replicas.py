@@ -173,8 +173,6 @@ class Replicas:
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
         wanted = assignment.directory_of(self._node_id)
         log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted)
-        if assignment.leader == self._node_id and assignment.leader_epoch > log.epochs.latest:
-            await log.disk.away(log.begin_epoch, assignment.leader_epoch)  # nobody else knows this log yet
         if log.unflushed >= hosted.settings.flush_messages:
             await log.flush()  # what a crash left must be safe before it is shown, or the watermark would seem to fall
         ballast = self._directories.ballast_of(log)
