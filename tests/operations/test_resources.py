@@ -174,9 +174,36 @@ def test_open_files_are_bounded(limited: Limited, capsys: pytest.CaptureFixture[
         assert line.create("one-more") == 0
     assert most < limited.files_max // 2 + 64
     limited.restart()
-    assert "only 512 open files are allowed" in limited.log_text()
+    assert "allows only 96 connections" in limited.log_text()
     with capsys.disabled():
         print(f" [{most} open files for 400 partitions with a limit of {limited.files_max}]", end="")
+
+
+def is_served(connection: socket.socket) -> bool:
+    connection.settimeout(10)
+    try:
+        return len(connection.recv(4)) == 4
+    except ConnectionError:
+        return False
+
+
+def test_too_many_connections_for_the_open_files_allowed(limited: Limited) -> None:
+    """LOG-24: those that came first are served on, the others are closed, because the logs need descriptors, too; when
+    some leave, all is as before."""
+    with Line(limited.address) as line, contextlib.ExitStack() as held:
+        assert line.create("events") == 0
+        crowd = []
+        for _ in range(limited.files_max):
+            crowd.append(held.enter_context(socket.create_connection(split(limited.address), 10)))
+            with contextlib.suppress(ConnectionError):
+                crowd[-1].sendall(API_VERSIONS)
+        assert sum(is_served(connection) for connection in crowd) == (limited.files_max // 2 - 64) // 2 - 1
+        for _ in range(20):
+            assert line.produce("events", batch_of(b"value")).error_code == 0
+    eventually(lambda: open_files(limited) < 100, 10)
+    with Line(limited.address) as line:
+        assert line.create("more") == 0
+        assert len(list(line.records("events"))) == 20
 
 
 @pytest.mark.slow

@@ -9,11 +9,16 @@ from typing import Any
 OTHER_FILES = 64
 # A connection takes two: its socket and a duplicate of it for sendfile.
 FILES_PER_CONNECTION = 2
+# With room for fewer connections than this the node says so when it starts.
+CONNECTIONS_USUAL = 1000
 
 
 class Limits:
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, descriptors_max: int | None = None) -> None:
+        """`descriptors_max`: how many descriptors there are for connections; the logs need the others."""
         self._connections_max: int = config["max.connections"]
+        if descriptors_max is not None:
+            self._connections_max = min(self._connections_max, max(1, descriptors_max // FILES_PER_CONNECTION))
         self._per_host_max: int = config["max.connections.per.ip"]
         self._per_host_overrides = _overrides(config["max.connections.per.ip.overrides"])
         self._by_host: dict[str, int] = {}
@@ -65,12 +70,14 @@ def segment_files(limit: int, directories: int, wanted: int) -> int:
     return max(16, min(wanted, limit // 2 // directories))
 
 
-def file_warning(limit: int, directories: int, wanted: int, partitions: int) -> str | None:
+def connection_files(limit: int, for_segments: int) -> int | None:
+    """How many descriptors are left for connections; None if there is no limit."""
+    return None if limit == resource.RLIM_INFINITY else limit - for_segments - OTHER_FILES
+
+
+def file_warning(for_connections: int | None) -> str | None:
     """What to say at the start if descriptors may run out."""
-    needed = min(partitions, wanted * directories) + OTHER_FILES
-    if limit == resource.RLIM_INFINITY or limit - needed >= 1000 * FILES_PER_CONNECTION:
+    connections = for_connections // FILES_PER_CONNECTION if for_connections is not None else CONNECTIONS_USUAL
+    if connections >= CONNECTIONS_USUAL:
         return None
-    return (
-        f"only {limit} open files are allowed: the {partitions} partitions here may keep {needed} of them, and each "
-        f"connection takes {FILES_PER_CONNECTION}; raise the limit (ulimit -n)"
-    )
+    return f"the limit of open files allows only {max(connections, 1)} connections: raise it (ulimit -n)"

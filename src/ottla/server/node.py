@@ -61,7 +61,6 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()}, version=__version__)
         self.features = SERVED
-        self.limits = Limits(config)
         self.tick = Tick(self.loop)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.sessions = Sessions(
@@ -70,10 +69,12 @@ class Node:
             rng=world.random,
             clock=self.loop.time,
         )
-        self._files_max = limits.raise_file_limit()
+        limit, places = limits.raise_file_limit(), len(config.log_dirs)
+        files_max = limits.segment_files(limit, places, FILES_MAX)
+        self._connection_files = limits.connection_files(limit, files_max * places)
+        self.limits = Limits(config, self._connection_files)
         self.directories = Directories(
-            *(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random),
-            files_max=limits.segment_files(self._files_max, len(config.log_dirs), FILES_MAX),
+            *(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random), files_max=files_max
         )
         self.replicas = Replicas(
             *(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn),
@@ -140,8 +141,7 @@ class Node:
 
     def _warn(self) -> None:
         """Say now what will hurt later."""
-        counts = self._files_max, len(self.config.log_dirs), self.directories.all[0].files.files_max
-        if warning := limits.file_warning(*counts, len(self.replicas.all())):
+        if warning := limits.file_warning(self._connection_files):
             log.warning("%s", warning)
         for path in [path for path, ballast in self.directories.ballasts.items() if ballast.released]:
             log.warning("%s: the disk is full, records are refused until there is room", path)
