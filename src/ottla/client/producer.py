@@ -17,7 +17,7 @@ from collections import deque
 from typing import NamedTuple
 
 from ottla.client.cluster import Cluster, TopicPartition, may_pass
-from ottla.client.connection import REQUEST_SECONDS, check
+from ottla.client.connection import REQUEST_SECONDS, Connection, Lost, check
 from ottla.client.partitioning import Partitioner, by_key
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
@@ -215,15 +215,17 @@ class Producer:
         deadline = loop.time() + self.delivery_s
         pause = PAUSE_SECONDS
         data = await self._seal(lane, batch)
+        sent = 0
         while True:
             try:
-                answer = await self._ask(lane.where, data)
+                connection, _ = await self.cluster.leader(lane.where)
+                sent += 1
+                answer = await self._ask(connection, lane.where, data)
                 lane.sequence = (lane.sequence + len(batch.records)) % SEQUENCE_MODULUS
                 return answer
             except (KafkaError, OSError) as error:
                 if not may_pass(error) or loop.time() + pause > deadline:
-                    self._doubt(lane, error)
-                    raise
+                    raise self._failed(lane, error, sent > 1)
                 self.cluster.forget(lane.where.topic)
             await self.cluster.pause(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
@@ -257,14 +259,20 @@ class Producer:
         check(response.error_code)
         return Identity(response.producer_id, response.producer_epoch)
 
-    def _doubt(self, lane: Lane, error: Exception) -> None:
-        """A batch failed. Unless it was surely not written, numbers that follow it would be refused."""
-        if self.idempotent and self._identity == lane.identity:
-            refused = isinstance(error, KafkaError) and error.error in NOT_WRITTEN
-            self._identity = self._identity if refused else None
+    def _failed(self, lane: Lane, error: KafkaError | OSError, is_retry: bool) -> Exception:
+        """What to tell of a batch that failed. Unless it was surely not written, numbers that follow it cannot be trusted.
 
-    async def _ask(self, where: TopicPartition, data: bytes) -> ProduceResponse.Topic.Partition:
-        connection, _ = await self.cluster.leader(where)
+        A retry can be refused (the broker's clock was set back, say) although the first attempt was written and only its
+        answer got lost. Going on with the same numbers, the next batch would be taken for that one, and dropped.
+        """
+        refused = isinstance(error, KafkaError) and error.error in NOT_WRITTEN
+        if self.idempotent and self._identity == lane.identity and (is_retry or not refused):
+            self._identity = None
+        if refused and is_retry:
+            return Lost(f"an earlier attempt may have been written, but a retry was refused: {error}")
+        return error
+
+    async def _ask(self, connection: Connection, where: TopicPartition, data: bytes) -> ProduceResponse.Topic.Partition:
         request = self._request(where, data)
         self.requests += 1
         if self.acks == 0:

@@ -1,0 +1,150 @@
+"""Whole nodes inside the simulator: booted, killed, started again, each with a disk that outlives its process.
+
+A *machine* has a name, a disk and settings, and at most one process at a time. The process is an unmodified `Node`, run as
+`ottla serve` runs it: start, serve until told to stop or until the node says that it cannot go on. What ends a process:
+
+    stop        as SIGTERM: leaderships handed back, everything synced, the mark of a clean stop
+    kill        as kill -9: the process is gone, all it has written is still in the page cache, synced or not
+    kill + Loss as pulling the plug: of what was not synced the seed decides what is left
+    exit        the node ended by itself, because it could not start or its metadata could not be kept; `Machine.exit` says why
+
+A kill can come at any moment, or at a chosen disk call, in the middle of what for the event loop is a single step.
+`on_ready` and `on_fall` tell whoever keeps the books; they see the real `Node`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from ottla.config import BrokerConfig, single_node_defaults
+from ottla.log.directories import WrongDirectory
+from ottla.log.identity import BadIdentity
+from ottla.server.node import Node
+from ottla.sim.disk import Loss, SimDisk
+from ottla.sim.loop import SimLoop
+from ottla.sim.world import Worlds
+from ottla.wire.errors import KafkaError
+
+PORT = 9092
+DATA = "/data"
+
+# What `ottla serve` turns into one clear line and an exit code; anything else is a defect.
+REASONS_NOT_TO_START = (OSError, KafkaError, WrongDirectory, BadIdentity)
+
+
+class Machine:
+    """One computer of the cluster, from process to process."""
+
+    def __init__(self, name: str, settings: Mapping[str, str], disk: SimDisk) -> None:
+        self.name = name
+        self.settings = settings
+        self.disk = disk
+        self.node: Node | None = None
+        self.is_ready = False
+        self.exit: BaseException | None = None
+        self.loss: Loss | None = None
+        self._told: asyncio.Event | None = None
+
+    def tell_to_stop(self) -> None:
+        if self._told is not None:
+            self._told.set()
+
+    async def run(self, world: Any, on_ready: Callable[[Machine], None]) -> None:
+        """The process, as server/process.py runs it."""
+        self.node = node = Node(BrokerConfig(self.settings), world)
+        told = self._told = asyncio.Event()
+        node.failed.add_done_callback(lambda _: told.set())
+        try:
+            await node.start()
+        except REASONS_NOT_TO_START as error:
+            self.exit = error
+            return
+        self.is_ready = True
+        on_ready(self)
+        await told.wait()
+        self.is_ready = False
+        if node.failed.done():
+            self.exit = node.failed.result()
+        else:
+            await node.stop()
+
+
+def _nobody(machine: Machine) -> None:
+    pass
+
+
+class SimCluster:
+    """Machines that run nodes, and machines that run clients, on one simulated loop."""
+
+    def __init__(self, loop: SimLoop, *, disk_latency_s: float = 0.001) -> None:
+        self.loop = loop
+        self.worlds = Worlds(loop)
+        self.machines: dict[str, Machine] = {}
+        self.on_ready: Callable[[Machine], None] = _nobody
+        self.on_fall: Callable[[Machine], None] = _nobody
+        self._disk_latency_s = disk_latency_s
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{name}:{PORT}" for name in self.machines)
+
+    def add(self, name: str, settings: Mapping[str, str] | None = None) -> Machine:
+        """A machine with an empty disk. It runs nothing yet."""
+        chosen = {
+            **single_node_defaults(),
+            "node.id": str(len(self.machines) + 1),
+            "listeners": f"PLAINTEXT://{name}:{PORT},CONTROLLER://{name}:{PORT + 1}",
+            "log.dirs": DATA,
+            **(settings or {}),
+        }
+        disk = SimDisk(self.loop.chance("disk", name), latency_s=self._disk_latency_s)
+        self.machines[name] = Machine(name, chosen, disk)
+        return self.machines[name]
+
+    def boot(self, name: str) -> Machine:
+        """Start the process, on the disk as the last one left it."""
+        machine = self.machines[name]
+        if self.loop.known(name):
+            machine.disk = self._inherited(machine)
+        machine.loss, machine.exit, machine.is_ready = None, None, False
+        world = self.worlds.of(name, machine.disk)
+        self.loop.boot(name, machine.run(world, self.on_ready))
+        return machine
+
+    def _inherited(self, machine: Machine) -> SimDisk:
+        incarnation = self.loop.node(machine.name).incarnation
+        if machine.loss is None:
+            return machine.disk.outlive()
+        return machine.disk.crash(self.loop.chance("crash", machine.name, incarnation), machine.loss)
+
+    def is_up(self, name: str) -> bool:
+        """Whether a process runs, ready or not."""
+        main = self.loop.node(name).main if self.loop.known(name) else None
+        return self.loop.alive(name) and main is not None and not main.done()
+
+    def kill(self, name: str, loss: Loss | None = None) -> None:
+        """End the process now; with a Loss the whole machine loses power."""
+        machine = self.machines[name]
+        machine.loss = loss
+        self.on_fall(machine)
+        machine.is_ready = False
+        self.loop.kill(name)
+
+    def kill_at_call(self, name: str, calls: int, loss: Loss | None = None) -> None:
+        """The same at the disk call that comes `calls` calls from now, before it has any effect."""
+        disk = self.machines[name].disk
+        disk.stop_at = disk.calls + max(calls, 1)
+        disk.at_cut = lambda: self.kill(name, loss)
+
+    def cut_power(self, name: str, loss: Loss) -> None:
+        """The plug is pulled on a machine whose process has already ended."""
+        if self.is_up(name):
+            raise RuntimeError(f"{name} still runs a process: kill it")
+        self.loop.note("power", name, loss.value)
+        self.machines[name].loss = loss
+
+    def client(self, name: str, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine on a machine of its own, so that its connections can be cut, stalled and reset by name."""
+        return self.loop.boot(name, main)
