@@ -43,7 +43,7 @@ class Rising:
         if self.value >= value:
             return
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # or each raise of the one error would keep its frames for ever
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiters[future] = value
