@@ -21,6 +21,8 @@ PARTITIONS = 3
 IN_FLIGHT_MAX = 3000
 GATE_KILLS = 20
 LONG_KILLS = 200
+# Enough for the disk to be busy; a check reads all there is, so it must not be too much.
+RECORDS_PER_SECOND = 4000
 
 
 class Load:
@@ -53,7 +55,7 @@ class Load:
                 value = struct.pack(">iq", partition, number) + bytes(number % 200)
                 self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
             number += 1
-            self._producer.poll(0.0005)
+            self._producer.poll(PARTITIONS / RECORDS_PER_SECOND)
             while len(self._producer) > IN_FLIGHT_MAX and not self._stop.is_set():
                 self._producer.poll(0.01)
 
@@ -94,7 +96,9 @@ def run(broker: Node, kills: int, rng: random.Random) -> list[float]:
     recoveries, seen = [], [0] * PARTITIONS
     try:
         for number in range(kills):
-            time.sleep(rng.uniform(0.02, 0.4))
+            before = len(load.acknowledged)
+            eventually(lambda before=before: len(load.acknowledged) > before, 20, pause=0.005)
+            time.sleep(rng.uniform(0, 0.3))
             broker.kill()
             acknowledged = dict(load.acknowledged)
             began = time.monotonic()
@@ -106,7 +110,7 @@ def run(broker: Node, kills: int, rng: random.Random) -> list[float]:
         load.finish()
     assert not load.failed
     check(broker, load.acknowledged, seen)
-    assert sum(seen) == len(load.acknowledged)
+    assert sum(seen) == len(load.acknowledged) > 100 * kills
     return recoveries
 
 
