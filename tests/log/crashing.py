@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ottla.log import cleaning
 from ottla.log.directory import DataDirectory, Key
 from ottla.log.identity import MetaProperties
-from ottla.log.index import OFFSET_ENTRY, time_entry
+from ottla.log.index import OffsetIndex, time_entry
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -246,8 +246,8 @@ async def read_all(log: Log) -> dict[int, bytes]:
     offset = log.start_offset
     while offset < log.end_offset:
         located = await log.read(offset, 700, log.end_offset)
-        assert located.slice is not None and located.verified
-        data = located.slice.read()
+        assert located.size > 0 and located.verified
+        data = located.read()
         for position, head in batches(data):
             assert crc_ok(data, position, head.size)
             assert head.base_offset <= offset <= head.last_offset, f"{log.name}: hole at {offset}"
@@ -259,10 +259,10 @@ async def read_all(log: Log) -> dict[int, bytes]:
 def check_indexes(log: Log) -> None:
     """Each closed segment has all the entries that its batches call for, and its largest timestamp."""
     for segment in log.segments[:-1]:
-        index, times, largest, indexed_at = b"", segment.read_times(), -1, 0
+        index, times, largest, indexed_at = OffsetIndex(), segment.read_times(), -1, 0
         for position, fields in segment.headers(0):
             if position - indexed_at > SETTINGS.index_interval_bytes:
-                index += OFFSET_ENTRY.pack(fields[0] + fields[6] - segment.base, position)
+                index.add(fields[0] + fields[6] - segment.base, position)
                 indexed_at = position
             largest = max(largest, fields[8])
         assert segment.read_index() == index, f"{log.name}: index of {segment.base}"

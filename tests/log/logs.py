@@ -84,9 +84,9 @@ def fill(log: Log, count: int, size: int = 100, step_ms: int = 1) -> None:
 
 def read_batches(log: Log, offset: int, bytes_max: int = 1 << 20, bound: int | None = None) -> list[Batch]:
     located = run(log.read(offset, bytes_max, log.end_offset if bound is None else bound))
-    if located.slice is None:
+    if located.size == 0:
         return []
-    return [head for _, head in batches(located.slice.read())]
+    return [head for _, head in batches(located.read())]
 
 
 def offsets(heads: Iterable[Batch]) -> list[int]:

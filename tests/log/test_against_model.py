@@ -161,8 +161,8 @@ class Model:
         offset, found = log.start_offset, []
         while offset < log.end_offset:
             located = run(log.read(offset, self.rng.choice([100, 700, 5000]), log.end_offset))
-            assert located.slice is not None
-            data = located.slice.read()
+            assert located.size > 0
+            data = located.read()
             for position, head in batches(data):
                 found.append((head.base_offset, data[position : position + head.size]))
                 offset = head.next_offset

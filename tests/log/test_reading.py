@@ -66,7 +66,7 @@ def test_outside_of_the_log_is_out_of_range() -> None:
         with pytest.raises(KafkaError) as caught:
             log.locate(offset, 1000, log.end_offset)
         assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
-    assert log.locate(120, 1000, 120).slice is None
+    assert log.locate(120, 1000, 120).size == 0
     assert read_batches(log, 11)[0].base_offset == 10
 
 
@@ -75,8 +75,8 @@ def test_an_oversized_first_batch_is_given_whole_or_not_at_all() -> None:
     log = make_log(settings=LogSettings())
     put(log, batch(value=b"x" * 5000), batch())
     assert offsets(read_batches(log, 0, 10)) == [0]
-    assert log.locate(0, 10, 2, whole_first=False).slice is None
-    assert log.locate(0, 5000, 2, whole_first=False).slice is None
+    assert log.locate(0, 10, 2, whole_first=False).size == 0
+    assert log.locate(0, 5000, 2, whole_first=False).size == 0
     assert offsets(read_batches(log, 0, 6000)) == [0, 1]
 
 
@@ -84,8 +84,8 @@ def test_a_bound_cuts_before_the_batch_that_holds_it() -> None:
     log = filled()
     assert offsets(read_batches(log, 0, bound=5)) == [0, 2]
     assert offsets(read_batches(log, 0, bound=4)) == [0, 2]
-    assert log.locate(4, 1000, 4).slice is None
-    assert log.locate(5, 1000, 5).slice is None
+    assert log.locate(4, 1000, 4).size == 0
+    assert log.locate(5, 1000, 5).size == 0
 
 
 @given(
@@ -109,10 +109,10 @@ def test_any_cut_is_whole_batches_below_the_bound_and_the_limit(
     for _ in range(20):
         offset, bound = rng.randrange(log.end_offset), rng.randint(0, log.end_offset)
         located = run(log.read(offset, bytes_max, bound))
-        if located.slice is None:
+        if located.size == 0:
             assert bound <= min(last for last in lasts if last >= offset)
             continue
-        data = located.slice.read()
+        data = located.read()
         heads = [head for _, head in batches(data)]
         assert sum(head.size for head in heads) == len(data)
         assert heads[0].base_offset <= offset <= heads[0].last_offset
@@ -136,7 +136,7 @@ def test_readers_at_the_tail_touch_no_file() -> None:
     log.active.file = Untouchable()  # type: ignore[assignment]
     for back in (1, 2, 3):
         located = log.locate(log.end_offset - back, 1 << 20, log.end_offset)
-        assert located.verified and located.slice is not None
+        assert located.verified and located.size > 0
 
 
 def test_bytes_between_offsets_by_position() -> None:
@@ -285,8 +285,8 @@ def test_open_files_are_bounded_and_a_slice_keeps_its_own(tmp_path: Path) -> Non
     for segment in log.segments:
         read_batches(log, segment.base)
     assert len(log.segments) > 6 and len(log.files) == 3
-    assert log.segments[0].file is None and located.slice is not None
-    assert look(located.slice.read()).base_offset == 0
+    assert log.segments[0].file is None and located.size > 0
+    assert look(located.read()).base_offset == 0
     put(log, batch())
 
 

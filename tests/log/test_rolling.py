@@ -142,11 +142,7 @@ def test_index_entries() -> None:
     assert 250 / 2 < size < 250
     log.close()
     offsets_written = log.disk.read(log.active.path + ".index")
-    assert [index.offset_entry(offsets_written, n) for n in range(len(offsets_written) // 8)] == [
-        (5, 2 * size),
-        (9, 4 * size),
-        (13, 6 * size),
-    ]
+    assert list(index.OFFSET_ENTRY.iter_unpack(offsets_written)) == [(5, 2 * size), (9, 4 * size), (13, 6 * size)]
     times = log.disk.read(log.active.path + ".timeindex")
     assert [index.time_entry(times, n) for n in range(len(times) // 12)] == [
         (NOW_MS + 2, 5),
@@ -157,20 +153,14 @@ def test_index_entries() -> None:
 
 
 def test_searching_an_index() -> None:
-    """LOG-12: binary search on the file's own bytes."""
-    rows = b"".join(index.OFFSET_ENTRY.pack(offset, offset * 10) for offset in (5, 9, 20))
-    assert [index.position_before_offset(rows, at) for at in (0, 4, 5, 8, 9, 19, 20, 99)] == [
-        0,
-        0,
-        50,
-        50,
-        90,
-        90,
-        200,
-        200,
-    ]
-    assert [index.boundary_before(rows, at) for at in (0, 49, 50, 91, 1000)] == [0, 0, 50, 90, 200]
-    assert [index.offsets_below(rows, at) // 8 for at in (0, 5, 6, 9, 10, 21)] == [0, 0, 1, 1, 2, 3]
+    """LOG-12: binary search by offset and by position."""
+    raw = b"".join(index.OFFSET_ENTRY.pack(offset, offset * 10) for offset in (5, 9, 20))
+    rows = index.OffsetIndex(raw)
+    found = {at: rows.position_before_offset(at) for at in (0, 4, 5, 8, 9, 19, 20, 99)}
+    assert found == {0: 0, 4: 0, 5: 50, 8: 50, 9: 90, 19: 90, 20: 200, 99: 200}
+    assert [rows.boundary_before(at) for at in (0, 49, 50, 91, 1000)] == [0, 0, 50, 90, 200]
+    assert [len(rows.below(at)) for at in (0, 5, 6, 9, 10, 21)] == [0, 0, 1, 1, 2, 3]
+    assert (rows.bytes_from(0), rows.bytes_from(2), rows.last_position) == (raw, raw[16:], 200)
     times = b"".join(index.TIME_ENTRY.pack(time, time // 10) for time in (50, 90, 200))
     assert [index.last_time_before(times, at) for at in (49, 50, 95)] == [None, (50, 5), (90, 9)]
     assert [index.times_below(times, at) // 12 for at in (5, 6, 21)] == [0, 1, 3]
@@ -180,13 +170,13 @@ def test_what_is_no_part_of_an_index() -> None:
     """TRAP-03: zeros at the end, and everything from the first entry that does not rise."""
     rows = [(5, 50), (9, 90), (20, 200)]
     sound = b"".join(index.OFFSET_ENTRY.pack(*row) for row in rows)
-    assert index.sound_offsets(sound + bytes(80), 1000) == sound
-    assert index.sound_offsets(sound + index.OFFSET_ENTRY.pack(20, 300), 1000) == sound
-    assert index.sound_offsets(sound + index.OFFSET_ENTRY.pack(30, 200), 1000) == sound
-    assert index.sound_offsets(sound, 200) == sound[:16]
-    assert index.sound_offsets(sound + b"\1\2\3", 1000) == sound
+    assert index.sound_offsets(sound + bytes(80), 1000).bytes_from(0) == sound
+    assert index.sound_offsets(sound + index.OFFSET_ENTRY.pack(20, 300), 1000).bytes_from(0) == sound
+    assert index.sound_offsets(sound + index.OFFSET_ENTRY.pack(30, 200), 1000).bytes_from(0) == sound
+    assert index.sound_offsets(sound, 200).bytes_from(0) == sound[:16]
+    assert index.sound_offsets(sound + b"\1\2\3", 1000).bytes_from(0) == sound
     times = b"".join(index.TIME_ENTRY.pack(*row) for row in [(500, 5), (900, 9), (901, 9)])
     assert index.sound_times(times + bytes(24)) == times
     assert index.sound_times(times + index.TIME_ENTRY.pack(901, 12)) == times
     assert index.sound_times(times + index.TIME_ENTRY.pack(950, 3)) == times
-    assert index.sound_times(b"") == index.sound_offsets(b"", 0) == b""
+    assert index.sound_times(b"") == index.sound_offsets(b"", 0).bytes_from(0) == b""

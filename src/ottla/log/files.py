@@ -14,10 +14,11 @@ from collections import OrderedDict
 from errno import EMFILE, ENFILE
 from typing import Protocol
 
+from ottla.log.index import OffsetIndex
 from ottla.world import Disk, File
 
 FILES_MAX = 4096
-INDEX_BYTES_MAX = 32 << 20
+INDEX_ENTRIES_MAX = 4 << 20
 
 
 class Holder(Protocol):
@@ -29,14 +30,14 @@ class Holder(Protocol):
 
 
 class OpenFiles:
-    __slots__ = ("_holders", "_index_bytes", "_indexes", "disk", "files_max")
+    __slots__ = ("_holders", "_index_entries", "_indexes", "disk", "files_max")
 
     def __init__(self, disk: Disk, files_max: int = FILES_MAX) -> None:
         self.disk = disk
         self.files_max = files_max
         self._holders: OrderedDict[Holder, None] = OrderedDict()
-        self._indexes: OrderedDict[str, bytes] = OrderedDict()
-        self._index_bytes = 0
+        self._indexes: OrderedDict[str, OffsetIndex] = OrderedDict()
+        self._index_entries = 0
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -71,23 +72,23 @@ class OpenFiles:
         holder.file = None
         self._holders.pop(holder, None)
 
-    def index(self, path: str) -> bytes | None:
-        """Index bytes of a closed segment, if they are at hand."""
+    def index(self, path: str) -> OffsetIndex | None:
+        """The offset index of a closed segment, if it is at hand."""
         return self._indexes.get(path)
 
-    def keep_index(self, path: str, data: bytes) -> None:
+    def keep_index(self, path: str, index: OffsetIndex) -> None:
         self.drop_index(path)
-        self._indexes[path] = data
-        self._index_bytes += len(data)
-        while self._index_bytes > INDEX_BYTES_MAX and len(self._indexes) > 1:
+        self._indexes[path] = index
+        self._index_entries += len(index)
+        while self._index_entries > INDEX_ENTRIES_MAX and len(self._indexes) > 1:
             _, dropped = self._indexes.popitem(last=False)
-            self._index_bytes -= len(dropped)
+            self._index_entries -= len(dropped)
 
     def recount(self) -> None:
         """After logs were loaded by several threads, whose counting may have collided."""
-        self._index_bytes = sum(map(len, self._indexes.values()))
+        self._index_entries = sum(map(len, self._indexes.values()))
 
     def drop_index(self, path: str) -> None:
         data = self._indexes.pop(path, None)
         if data is not None:
-            self._index_bytes -= len(data)
+            self._index_entries -= len(data)

@@ -74,7 +74,7 @@ class Log(Writer):
             and not self.fresh
             and not self.unsynced
             and not self.refused
-            and active.index_settled == len(active.index or b"")
+            and active.index_settled == len(active.index or ())
             and active.times_settled == len(active.times or b"")
             and (self.end_offset <= self.start_offset or self.end_offset in self.snapshots[-1:])
         )

@@ -22,22 +22,32 @@ if TYPE_CHECKING:
     from ottla.log.log import Log
 
 
+# Up to this size a range is read while it is looked for, instead of being left for the connection to send.
+READ_AT_ONCE = 16 << 10
+
+
 class Located:
-    """Whole batches that lie together in one segment. `slice` is None where there is nothing to send."""
+    """Whole batches that lie together in one segment: a `slice` of its file, or `data` if they were small enough to be
+    read on the way. Neither where there is nothing to send."""
 
-    __slots__ = ("offset", "position", "segment", "size", "slice", "verified")
+    __slots__ = ("data", "offset", "position", "segment", "size", "slice", "verified")
 
-    def __init__(self, offset: int, segment: Segment, position: int, size: int) -> None:
+    def __init__(self, offset: int, segment: Segment, position: int, size: int, data: bytes = b"") -> None:
         self.offset = offset
         self.segment = segment
         self.position = position
         self.size = size
         self.slice: Slice | None = None
+        self.data = data
         self.verified = True
-        if size:
+        if size and not data:
             self.slice = Slice(segment.file or segment.open(), position, size)
             segment.used = True
             self.verified = position >= segment.trusted_from or segment.is_checked(position, position + size)
+
+    def read(self) -> bytes:
+        """The bytes of the batches."""
+        return self.data if self.slice is None else self.slice.read()
 
 
 class Found(NamedTuple):
@@ -65,6 +75,10 @@ def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool)
     if offset < segment.base:
         number = log.segment_number(offset)
         segment, after = log.segments[number], log.segments[number + 1].base
+    if bytes_max <= READ_AT_ONCE and bound >= after:
+        found = segment.small_range(offset, bytes_max, segment.size)
+        if found is not None and found[1]:
+            return Located(offset, segment, found[0], len(found[1]), found[1])
     start = segment.position_of(offset)
     while start >= segment.size and number + 1 < len(log.segments):  # a hole between two segments, left by compaction
         number += 1
@@ -168,9 +182,9 @@ def upper_bound(log: Log, located: Located) -> int:
     if segment is log.active and end == segment.size:
         return log.end_offset
     index = segment.read_index()
-    slot = rows.slot_after_position(index, end - 1)
-    if slot < len(index) // rows.OFFSET_BYTES:
-        return segment.base + rows.offset_entry(index, slot)[0]
+    slot = index.up_to_position(end - 1)
+    if slot < len(index):
+        return segment.base + index.entry(slot)[0]
     number = log.segment_number(segment.base) + 1
     return log.segments[number].base if number < len(log.segments) else log.end_offset
 
@@ -188,7 +202,7 @@ async def offset_for_timestamp(log: Log, timestamp: int) -> Found | None:
         await _warm(log, segment)
         entry = rows.last_time_before(await _times(log, segment), timestamp)
         relative = max(log.start_offset - segment.base, entry[1] if entry else 0)
-        for at, fields in segment.headers(rows.position_before_offset(segment.read_index(), relative)):
+        for at, fields in segment.headers(segment.read_index().position_before_offset(relative)):
             if fields[MAX_TIME] >= timestamp and fields[BASE] + fields[DELTA] >= log.start_offset:
                 found = await _find_in_batch(log, segment, at, fields, timestamp)
                 if found is not None:
@@ -206,7 +220,7 @@ async def max_timestamp(log: Log) -> Found | None:
     if largest < 0:
         return None
     await _warm(log, segment)
-    for at, fields in segment.headers(rows.position_before_offset(segment.read_index(), relative)):
+    for at, fields in segment.headers(segment.read_index().position_before_offset(relative)):
         if fields[MAX_TIME] == largest:
             return await _find_in_batch(log, segment, at, fields, largest)
     return None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ottla.log import aborted
-from ottla.log.index import RELATIVE_MAX
+from ottla.log.index import RELATIVE_MAX, OffsetIndex
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
@@ -283,7 +283,7 @@ def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = Tru
     file, size = segment.open(), segment.size
     segment.size = segment.indexed_at = 0
     segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.base
-    segment.index, segment.times = bytearray(), bytearray()
+    segment.index, segment.times = OffsetIndex(), bytearray()
     interval, end, rows = log.settings.index_interval_bytes, segment.base, b""
     for _, fields, batch in sound_batches(file, 0, size):
         last = fields[BASE] + fields[DELTA]

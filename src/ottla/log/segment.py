@@ -17,10 +17,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from struct import Struct
 from struct import error as StructError
 
 from ottla.log import index as rows
 from ottla.log.files import OpenFiles
+from ottla.log.index import OffsetIndex
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from ottla.world import File
@@ -31,6 +33,8 @@ UNKNOWN = -2
 NO_TIMESTAMP = -1
 
 _unpack = HEADER.unpack_from
+# Base offset, length and last offset delta: all it takes to walk over batches that are known to be right.
+_glance = Struct(">qi11xi").unpack_from
 # Fields of an unpacked header.
 (
     BASE,
@@ -85,7 +89,7 @@ class Segment:
         self.size = size
         self.file: File | None = None
         self.used = False
-        self.index: bytearray | None = None
+        self.index: OffsetIndex | None = None
         self.times: bytearray | None = None
         self.index_settled = self.times_settled = 0
         self.indexed_at = 0
@@ -110,7 +114,7 @@ class Segment:
         for suffix in (".index", ".timeindex"):
             _emptied(self._files.disk.open(self.path + suffix, create=True))
         _emptied(self._files.open(self, create=True))
-        self.index, self.times = bytearray(), bytearray()
+        self.index, self.times = OffsetIndex(), bytearray()
         self.recent_lasts, self.recent_positions = array("q"), array("q")
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = now_ms
@@ -127,10 +131,10 @@ class Segment:
 
     def activate(self, now_ms: int) -> None:
         """An existing segment that takes appends again."""
-        self.index, self.times = bytearray(self.read_index()), bytearray(self.read_times())
+        self.index, self.times = self.read_index(), bytearray(self.read_times())
         self.index_settled, self.times_settled = len(self.index), len(self.times)
         self.recent_lasts, self.recent_positions = array("q"), array("q")
-        self.indexed_at = rows.offset_entry(self.index, -1 + len(self.index) // 8)[1] if self.index else 0
+        self.indexed_at = self.index.last_position
         self.load_max_timestamp()
         self.created_ms = now_ms
         self._files.drop_index(self.path + ".index")
@@ -146,7 +150,7 @@ class Segment:
 
     def index_batch(self, last_offset: int, position: int) -> None:
         assert self.index is not None
-        self.index += rows.OFFSET_ENTRY.pack(last_offset - self.base, position)
+        self.index.add(last_offset - self.base, position)
         self.indexed_at = position
         self.index_time()
 
@@ -161,28 +165,29 @@ class Segment:
     def is_full(self, index_bytes: int) -> bool:
         """No room in an index for another entry (one slot of the time index is kept for the last entry)."""
         assert self.index is not None and self.times is not None
-        return len(self.index) // 8 >= index_bytes // 8 or len(self.times) // 12 >= index_bytes // 12 - 1
+        return len(self.index) >= index_bytes // 8 or len(self.times) // 12 >= index_bytes // 12 - 1
 
     def settle(self) -> None:
         """Write out what the index files lack, and cut them to their entries."""
         if self.index is not None and self.times is not None:
-            self._write_out(".index", self.index, self.index_settled)
-            self._write_out(".timeindex", self.times, self.times_settled)
+            self._write_out(".index", self.index.bytes_from(self.index_settled), self.index_settled * rows.OFFSET_BYTES)
+            self._write_out(".timeindex", bytes(self.times[self.times_settled :]), self.times_settled)
             self.index_settled, self.times_settled = len(self.index), len(self.times)
 
-    def _write_out(self, suffix: str, data: bytearray, settled: int) -> None:
+    def _write_out(self, suffix: str, data: bytes, position: int) -> None:
+        """Write `data` at `position`, and let the file end with it."""
         file = self._files.disk.open(self.path + suffix, create=True)
-        if len(data) > settled:
-            file.write_at(settled, [memoryview(data)[settled:].tobytes()])
-        if file.size() != len(data):
-            file.truncate(len(data))
+        if data:
+            file.write_at(position, [data])
+        if file.size() != position + len(data):
+            file.truncate(position + len(data))
 
     def retire(self) -> None:
         """No more appends: add the last time entry, write the indexes, forget what only the active segment needs."""
         self.index_time()
         self.settle()
         if self.index:
-            self._files.keep_index(self.path + ".index", bytes(self.index))
+            self._files.keep_index(self.path + ".index", self.index)
         self.index = self.times = self.recent_lasts = self.recent_positions = None
 
     # -- indexes
@@ -192,7 +197,7 @@ class Segment:
         """Whether a position can be found without reading an index file."""
         return self.index is not None or self.size <= SCAN_BYTES or self._files.index(self.path + ".index") is not None
 
-    def read_index(self) -> bytes | bytearray:
+    def read_index(self) -> OffsetIndex:
         if self.index is not None:
             return self.index
         path = self.path + ".index"
@@ -202,12 +207,12 @@ class Segment:
             self.keep_index(data)
         return data
 
-    def fetch_index(self) -> bytes:
+    def fetch_index(self) -> OffsetIndex:
         """The index as it lies on disk; touches nothing else, so it may run off the loop."""
         return rows.sound_offsets(self._read(self.path + ".index"), self.size)
 
-    def keep_index(self, data: bytes) -> None:
-        self._files.keep_index(self.path + ".index", data)
+    def keep_index(self, index: OffsetIndex) -> None:
+        self._files.keep_index(self.path + ".index", index)
 
     def read_times(self) -> bytes | bytearray:
         return self.times if self.times is not None else rows.sound_times(self._read(self.path + ".timeindex"))
@@ -284,12 +289,12 @@ class Segment:
     def _walk_to(self, offset: int, skip: int = 0) -> int:
         """Walk headers from an indexed batch on. Offsets lie outside the CRC, so they are held against their neighbours."""
         index = self.read_index()
-        slot = rows.slots_up_to_offset(index, offset - self.base) + skip
+        slot = index.up_to_offset(offset - self.base) + skip
         position, last_known = 0, None
         if slot:
-            if slot > len(index) // rows.OFFSET_BYTES:
+            if slot > len(index):
                 raise corrupt(self, self.size)
-            relative, position = rows.offset_entry(index, slot - 1)
+            relative, position = index.entry(slot - 1)
             last_known = self.base + relative
         if skip:
             return self._indexed_batch_with(offset, position, last_known)
@@ -324,19 +329,47 @@ class Segment:
         if self.index is not None or self.repaired:
             return False
         self.repaired = True
-        fresh, indexed_at = bytearray(), 0
+        fresh, indexed_at = OffsetIndex(), 0
         try:
             for position, fields in self.headers(0):
                 if position - indexed_at > SCAN_BYTES // 2:
-                    fresh += rows.OFFSET_ENTRY.pack(fields[BASE] + fields[DELTA] - self.base, position)
+                    fresh.add(fields[BASE] + fields[DELTA] - self.base, position)
                     indexed_at = position
         except (KafkaError, StructError):
             return False
         if fresh == self.read_index():
             return False
-        self._write_out(".index", fresh, 0)
-        self._files.keep_index(self.path + ".index", bytes(fresh))
+        self._write_out(".index", fresh.bytes_from(0), 0)
+        self.keep_index(fresh)
         return True
+
+    def small_range(self, offset: int, bytes_max: int, limit: int) -> tuple[int, bytes] | None:
+        """Whole batches from the one with `offset` on, and where they lie, found and read with one small read.
+
+        None where that is not the way: a range that is not known to be right, or batches too large for it. `bytes_max`
+        must be small, and the answer is empty if not even the first batch fits.
+        """
+        position = self.read_index().position_before_offset(offset - self.base)
+        if position < self.trusted_from:
+            return None
+        chunk = self.open().read_at(position, min(SCAN_BYTES + bytes_max, limit - position))
+        whole, at = len(chunk) - HEADER_BYTES, 0
+        if whole < 0:
+            return None
+        base, length, delta = _glance(chunk)
+        while base + delta < offset:
+            at += length + PREFIX_BYTES
+            if at > whole:
+                return None
+            base, length, delta = _glance(chunk, at)
+        start, end, last = at, at + length + PREFIX_BYTES, min(at + bytes_max, len(chunk))
+        while end <= last:
+            at = end
+            if at > whole:
+                break
+            _, length, _ = _glance(chunk, at)
+            end = at + length + PREFIX_BYTES
+        return position + start, chunk[start:at]
 
     def cut(self, start: int, bytes_max: int, limit: int) -> int:
         """The end of the whole batches from `start` that fit into `bytes_max` and end by `limit`; maybe `start` itself."""
@@ -348,7 +381,7 @@ class Segment:
             boundary = positions[bisect_right(positions, want) - 1]
             if boundary > start:
                 return boundary
-        boundary = rows.boundary_before(self.read_index(), want)
+        boundary = self.read_index().boundary_before(want)
         if boundary > start and (want - boundary) * 2 <= bytes_max:
             return boundary
         end = max(boundary, start)
@@ -374,8 +407,7 @@ class Segment:
 
     def last_indexed(self) -> int:
         """Where the last batch begins that the index knows."""
-        index = self.read_index()
-        return rows.offset_entry(index, -1 + len(index) // rows.OFFSET_BYTES)[1] if index else 0
+        return self.read_index().last_position
 
     def end_from_tail(self) -> int:
         """The offset after the last batch, by index and a walk over the last headers; KafkaError if they do not add up."""

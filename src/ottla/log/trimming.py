@@ -96,7 +96,7 @@ def cut_segment(log: Log, segment: Segment, offset: int) -> None:
     position = segment.position_of(offset)
     relative = offset - segment.base
     index, times = segment.read_index(), segment.read_times()
-    segment.index = bytearray(index[: rows.offsets_below(index, relative)])
+    segment.index = index.below(relative)
     segment.times = bytearray(times[: rows.times_below(times, relative)])
     segment.index_settled = segment.times_settled = 0
     if segment.base in log.with_aborted:
@@ -120,7 +120,7 @@ def reopen(segment: Segment) -> None:
         segment.first_timestamp = UNKNOWN
     largest, at = segment.load_max_timestamp(), segment.max_timestamp_offset
     index = segment.read_index()
-    for _, fields in segment.headers(rows.position_before_offset(index, at - segment.base)):
+    for _, fields in segment.headers(index.position_before_offset(at - segment.base)):
         if fields[8] > largest:
             largest, at = fields[8], fields[0] + fields[6]
     segment.max_timestamp, segment.max_timestamp_offset = largest if segment.size else NO_TIMESTAMP, at

@@ -215,9 +215,9 @@ class MetadataStore:
     def _stretches(self, offset: int) -> Iterator[list[tuple[Batch, memoryview]]]:
         while offset < self.log.end_offset:
             located = self.log.locate(offset, READ_BYTES, self.log.end_offset)
-            if located.slice is None:
+            if not located.size:
                 return
-            data = memoryview(located.slice.read())
+            data = memoryview(located.read())
             found = [(batch, data[at : at + batch.size]) for at, batch in batches(data) if batch.base_offset >= offset]
             if not found:
                 return

@@ -108,11 +108,8 @@ class Reading:
                 Aborted(producer_id=row.producer_id, first_offset=row.first_offset)
                 for row in log.aborted_transactions(wanted.offset, log.upper_bound(located))
             ]
-        piece = located.slice
-        if piece is None:
-            return self._answer(partition, wanted.index, b"", aborted, None)
-        self.bytes_read += piece.size
-        return self._answer(partition, wanted.index, piece, aborted, None)
+        self.bytes_read += located.size
+        return self._answer(partition, wanted.index, located.slice or located.data, aborted, None)
 
     def _answer(
         self, partition: Partition, index: int, records: Any, aborted: list[Aborted] | None, diverging: Diverging | None
@@ -148,7 +145,8 @@ class Reading:
         last: bytes | str | None = None
         with_data = []
         for key, answer in self.answers.items():
-            size = getattr(answer.records, "size", 0)
+            records = answer.records
+            size = len(records) if type(records) is bytes else records.size
             has_records = bool(size)
             self._count(key, answer, size)
             if plan.session is not None:
