@@ -107,7 +107,9 @@ async def serve(settings: dict[str, str], listeners: list[Listener] | None = Non
     loop = asyncio.get_running_loop()
     config = BrokerConfig(settings)
     measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()})
-    node: Any = SimpleNamespace(config=config, limits=Limits(config), tick=Tick(loop), measures=measures)
+    node: Any = SimpleNamespace(
+        config=config, limits=Limits(config), tick=Tick(loop, loop.call_exception_handler), measures=measures
+    )
     listener = Listener(node, "PLAINTEXT", "", PORT, loop)
     if listeners is not None:
         listeners.append(listener)

@@ -44,6 +44,7 @@ from ottla.server.quorum import Quorum
 from ottla.server.sessions import Sessions
 from ottla.server.tick import Tick
 from ottla.server.upkeep import Upkeep
+from ottla.wire.errors import KafkaError
 from ottla.world import World
 
 log = logging.getLogger("ottla.node")
@@ -61,7 +62,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()}, version=__version__)
         self.features = SERVED
-        self.tick = Tick(self.loop)
+        self.tick = Tick(self.loop, self.fail)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.sessions = Sessions(
             slots=config["max.incremental.fetch.session.cache.slots"],
@@ -109,7 +110,7 @@ class Node:
             log.error("the disk is full: records are refused until there is room, everything else goes on")
 
     def fail(self, error: BaseException) -> None:
-        """The node cannot go on: its metadata log could not be written."""
+        """The node cannot go on: its metadata log could not be written, or nobody knows what a log holds."""
         if not self.failed.done():
             self.failed.set_result(error)
 
@@ -155,7 +156,10 @@ class Node:
         for listener in self.listeners:
             listener.stop_accepting()
         await self.upkeep.stop()
-        await self.quorum.stop()
+        try:
+            await self.quorum.stop()
+        except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
+            log.error("the controller could not say goodbye: %s", error)
         for listener in self.listeners:
             await listener.close()
         await self.directories.close(self.quorum.broker_epoch)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 log = logging.getLogger("ottla.server")
@@ -31,10 +32,11 @@ class Talkative(Protocol):
 
 
 class Tick:
-    __slots__ = ("_armed", "_connections", "_dirty", "_loop")
+    __slots__ = ("_armed", "_connections", "_dirty", "_fatal", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fatal: Callable[[BaseException], None]) -> None:
         self._loop = loop
+        self._fatal = fatal
         self._armed = False
         self._dirty: list[Dirty] = []
         self._connections: list[Talkative] = []
@@ -62,8 +64,12 @@ class Tick:
         for partition in dirty:
             try:
                 partition.write()
-            except Exception:
-                log.exception("a partition could not be written")
+            except Exception as error:
+                # Not a disk that refuses (the partition deals with that), but a defect: nobody knows what was written, so
+                # no reply of this turn may leave, and the node ends.
+                log.critical("a partition could not be written", exc_info=True)
+                self._fatal(error)
+                return
         connections, self._connections = self._connections, []
         for connection in connections:
             try:

@@ -58,8 +58,8 @@ from ottla.wire.primitives import (
 )
 from ottla.wire.schema import Field, Kind, Layout, ListOf
 
-# Enough for a request over every partition of a large cluster, and about 150 MB when each element is a small struct.
-ELEMENTS_MAX = 1 << 20
+# Enough for a request over every partition of a large cluster, and about 40 MB when each element is a small struct.
+ELEMENTS_MAX = 1 << 18
 ELEMENTS_FREE = 4096
 
 

@@ -52,11 +52,15 @@ def longer_string(d: Data, p: int, first: int) -> tuple[int, int]:
     return value, p
 
 
+# Far more than any version of any message has; a frame full of empty ones would take seconds to walk over.
+TAGS_MAX = 1024
+
+
 def skip_tags(d: Data, p: int, end: int, count: int) -> int:
     """The position after tagged fields nobody here knows. `count` is the first byte of their number."""
     if count > 127:
         count, p = longer(d, p, count)
-    if count > (end - p) >> 1:
+    if count > (end - p) >> 1 or count > TAGS_MAX:
         raise Malformed(f"{count} tagged fields in {end - p} bytes")
     for _ in range(count):
         _, p = read_varint(d, p)

@@ -218,7 +218,7 @@ telemetry.max.bytes                 int    1048576 >=1 inert
 OWN = """
 ottla.connection.requests.in.flight.max int 100 >=1
     Requests of one connection that are worked on at a time; the rest stays in its socket.
-ottla.connection.frame.deadline.ms      long 30000 >=1
+ottla.connection.frame.deadline.ms      long 10000 >=1
     A new connection that has not completed its first request by then is closed.
 min.incremental.fetch.session.eviction.ms long 120000 >=0
     A fetch session younger than this keeps its slot against newcomers of the same kind.

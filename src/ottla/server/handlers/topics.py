@@ -31,7 +31,6 @@ from ottla.wire.messages.topics import (
 )
 from ottla.wire.schema import ZERO_UUID
 
-TIMED_OUT = KafkaError(Error.REQUEST_TIMED_OUT)
 UNKNOWN_TOPIC = KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 UNKNOWN_ID = KafkaError(Error.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
@@ -50,7 +49,7 @@ async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTop
     wanted = [_new_topic(t) for t in request.topics if counts[t.name] == 1 and t.name != CLUSTER_METADATA]
     try:
         if wanted and request.timeout_ms <= 0:
-            raise TIMED_OUT
+            raise KafkaError(Error.REQUEST_TIMED_OUT)
         outcomes = await _create(wanted, request.validate_only, ctx)
     except KafkaError as error:
         return CreateTopicsResponse(topics=[_not_created(topic.name, error) for topic in request.topics])
@@ -124,7 +123,7 @@ async def delete_topics(request: DeleteTopicsRequest, ctx: Context) -> DeleteTop
             raise KafkaError(Error.INVALID_REQUEST if ctx.version < 3 else Error.TOPIC_DELETION_DISABLED)
         names, ids, refused = _sorted_out(asked)
         if (names or ids) and request.timeout_ms <= 0:
-            raise TIMED_OUT
+            raise KafkaError(Error.REQUEST_TIMED_OUT)
         return DeleteTopicsResponse(responses=[*map(_not_deleted, refused), *await _delete(names, ids, ctx)])
     except KafkaError as error:
         return DeleteTopicsResponse(responses=[_not_deleted((name, topic_id, error)) for name, topic_id in asked])
@@ -216,7 +215,7 @@ async def create_partitions(request: CreatePartitionsRequest, ctx: Context) -> C
     ]
     try:
         if wanted and request.timeout_ms <= 0:
-            raise TIMED_OUT
+            raise KafkaError(Error.REQUEST_TIMED_OUT)
         outcomes = await _grow(wanted, request.validate_only, ctx)
     except KafkaError as error:
         return CreatePartitionsResponse(results=[_grown(topic.name, error) for topic in request.topics])
