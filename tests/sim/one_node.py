@@ -33,6 +33,7 @@ from ottla.sim.checks import ABSENT, Anomaly, History, Registry, Send, TopicStat
 from ottla.sim.cluster import DATA, Machine, SimCluster
 from ottla.sim.disk import UNLIMITED, Loss
 from ottla.sim.loop import SimLoop, run
+from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import InitProducerIdRequest
 
@@ -51,7 +52,7 @@ PLAIN = TopicPartition("plain", 0)
 SHORT = TopicPartition("short", 0)
 TOPICS: dict[str, TopicState] = {
     "safe": TopicState(2, (("flush.messages", "1"), ("internal.segment.bytes", "3000"), ("retention.ms", "-1"))),
-    "plain": TopicState(1, (("internal.segment.bytes", "9000"), ("retention.ms", "-1"))),
+    "plain": TopicState(1, (("flush.ms", "2500"), ("internal.segment.bytes", "9000"), ("retention.ms", "-1"))),
     "short": TopicState(
         1,
         (
@@ -59,6 +60,7 @@ TOPICS: dict[str, TopicState] = {
             ("internal.segment.bytes", "1200"),
             ("retention.bytes", "3000"),
             ("retention.ms", "-1"),
+            ("segment.ms", "1500"),
         ),
     ),
 }
@@ -101,14 +103,18 @@ class Play:
         self.disk_trouble = False
         self.floors: dict[TopicPartition, int] = {}
 
-    async def run(self, loop: SimLoop) -> Story:
+    def begin(self, loop: SimLoop) -> None:
         self.loop = loop
         self.cluster = SimCluster(loop)
         self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
-        self.machine = self.cluster.add(NODE, SETTINGS)
+        directories = loop.chance("directories").choice((DATA, DATA, f"{DATA}/one,{DATA}/two"))
+        self.machine = self.cluster.add(NODE, {**SETTINGS, "log.dirs": directories})
+
+    async def run(self, loop: SimLoop) -> Story:
+        self.begin(loop)
         self.cluster.boot(NODE)
         await self.until_ready()
-        await self.cluster.client("admin", self.make_topics())
+        await self.cluster.client("admin", Administrator(self).make_topics())
         admin = self.cluster.client("admin", Administrator(self).run())
         writers = [
             self.cluster.client("safe", Writer(self, "safe", SAFE).run()),
@@ -182,18 +188,6 @@ class Play:
             rng=self.loop.chance("client", name),
         )
 
-    async def make_topics(self) -> None:
-        cluster = self.client("admin")
-        admin = Admin(cluster)
-        await cluster.retrying(cluster.any)
-        for name, state in TOPICS.items():
-            self.registry.changing(name, state)
-            await admin.create_topic(name, partitions=state.partitions, configs=dict(state.configs))
-            self.registry.changed(name)
-            for index in range(state.partitions):
-                self.history.open(TopicPartition(name, index), durable=name == "safe")
-        cluster.close()
-
     async def final_sends(self) -> None:
         """After everything has healed, every partition takes records."""
         cluster = self.client("judge")
@@ -216,9 +210,10 @@ class Play:
 
     async def close_books(self) -> None:
         cluster = self.client("judge")
+        watched = ["reader"] if self.rounds else []
         for where in self.ends:
             start, records = await read_all(cluster, where, self)
-            self.history.books[where].close(start, records, ["reader"])
+            self.history.books[where].close(start, records, watched)
         admin = Admin(cluster)
         seen = {}
         for topic in await cluster.retrying(admin.describe_topics):
@@ -243,6 +238,48 @@ class Play:
             loading = directory.loading
             if not loading.clean or loading.repaired or loading.truncated_bytes or loading.scanned_bytes:
                 self.history.report("unclean-stop", NODE, f"after a clean stop: {loading}")
+
+
+class Script(Play):
+    """A short fixed story whose first process is killed at its disk call number `call`, from the very first one on."""
+
+    def __init__(self, call: int, loss: Loss | None) -> None:
+        super().__init__(f"script/{call}/{loss}", 0)
+        self.call, self.loss = call, loss
+        self.calls = 0
+
+    async def run(self, loop: SimLoop) -> Story:
+        self.begin(loop)
+        self.cluster.boot(NODE)
+        self.cluster.kill_at_call(NODE, self.call, self.loss)
+        first = self.machine.disk
+        admin = self.cluster.client("admin", Administrator(self).script())
+        while not admin.done():
+            await asyncio.sleep(0.01)
+            self.calls = max(self.calls, first.calls)
+            if not self.cluster.is_up(NODE):
+                self.cluster.boot(NODE)
+        await admin
+        self.ends = await self.cluster.client("judge", self.final_reads())
+        await self.cluster.client("judge", self.close_books())
+        await self.crash_again()
+        return self.tell()
+
+    async def crash_again(self) -> None:
+        """What was repaired once is in order: the next start finds nothing to cut."""
+        self.cluster.kill(NODE)
+        self.cluster.boot(NODE)
+        await self.until_ready()
+        assert self.machine.node is not None
+        for directory in self.machine.node.directories.all:
+            if directory.loading.truncated_bytes:
+                self.history.report("repaired-twice", NODE, str(directory.loading))
+
+
+def cut_at(call: int, loss: Loss | None) -> tuple[Story, int]:
+    """The script with a cut at one call, and how many disk calls its first process made."""
+    script = Script(call, loss)
+    return run(script.story.seed, script.run, limit_s=LIMIT_S), script.calls
 
 
 def _state(partitions: int, configs: Any) -> TopicState:
@@ -287,7 +324,8 @@ class Writer:
     async def run(self) -> None:
         cluster = self.play.client(self.name)
         await cluster.retrying(cluster.any)
-        producer = Producer(cluster, delivery_s=self.rng.choice((3.0, 30.0, PATIENCE_S)), linger_ms=2)
+        delivery_s, codec = self.rng.choice((3.0, 30.0, PATIENCE_S)), self.rng.choice((*[Codec.NONE] * 4, *Codec))
+        producer = Producer(cluster, delivery_s=delivery_s, linger_ms=2, codec=codec)
         while not self.play.finishing:
             where = self.rng.choice(self.wheres)
             await asyncio.gather(*[await self.post(producer, where) for _ in range(self.rng.randint(1, 4))])
@@ -363,13 +401,42 @@ class Administrator:
         self.rng = play.loop.chance("administrator")
         self.made = 0
 
-    async def run(self) -> None:
+    async def connect(self) -> None:
         self.cluster = self.play.client("admin")
         self.admin = Admin(self.cluster)
         await self.cluster.retrying(self.cluster.any)
+
+    async def make_topics(self) -> None:
+        await self.connect()
+        for name, state in TOPICS.items():
+            await self.create(name, state)
+        self.cluster.close()
+
+    async def run(self) -> None:
+        await self.connect()
         while not self.play.finishing:
-            await self.rng.choice((self.make_or_delete, self.make_or_delete, self.alter, self.identify))()
+            changes = (self.make_or_delete, self.make_or_delete, self.alter, self.identify, self.trim, self.widen)
+            await self.rng.choice(changes)()
             await asyncio.sleep(self.rng.expovariate(1 / 0.25))
+        self.cluster.close()
+
+    async def script(self) -> None:
+        """A little of everything, always in the same order."""
+        await self.make_topics()
+        await self.connect()
+        producer = Producer(self.cluster, delivery_s=PATIENCE_S)
+        for number in range(12):
+            for where in (SAFE[number % 2], PLAIN, SHORT):
+                size = VALUE_BYTES_MAX if number % 3 == 0 and where != SHORT else 100
+                await self.send(producer, where, f"admin/{where.topic}/{number}/".encode() + b"." * size)
+            if number % 4 == 1:
+                await self.make("t0")
+                await self.identify()
+            elif number % 4 == 3:
+                await self.look_and_delete("t0")
+                await self.alter()
+            await asyncio.sleep(0.25)  # for upkeep to come in between
+        await producer.flush()
         self.cluster.close()
 
     async def certain(self, name: str, state: TopicState | None, step: Callable[[], Awaitable[Any]]) -> None:
@@ -386,21 +453,24 @@ class Administrator:
         else:
             await self.look_and_delete(name)
 
-    async def make(self, name: str) -> None:
-        self.made += 1
-        state = TopicState(1, (("flush.messages", "1"), ("max.message.bytes", str(MESSAGE_BYTES_MAX + self.made))))
-
+    async def create(self, name: str, state: TopicState) -> None:
         async def step() -> None:
             try:
-                await self.admin.create_topic(name, partitions=1, configs=dict(state.configs))
+                await self.admin.create_topic(name, partitions=state.partitions, configs=dict(state.configs))
             except KafkaError as error:
                 if error.error is not Error.TOPIC_ALREADY_EXISTS:
                     raise
 
         await self.certain(name, state, step)
-        where = TopicPartition(name, 0)
-        self.play.history.open(where, durable=True)
+        for index in range(state.partitions):
+            self.play.history.open(TopicPartition(name, index), durable=name not in ("plain", "short"))
         self.cluster.forget(name)
+
+    async def make(self, name: str) -> None:
+        self.made += 1
+        state = TopicState(1, (("flush.messages", "1"), ("max.message.bytes", str(MESSAGE_BYTES_MAX + self.made))))
+        await self.create(name, state)
+        where = TopicPartition(name, 0)
         producer = Producer(self.cluster, delivery_s=PATIENCE_S)
         for number in range(self.rng.randrange(4)):
             await self.send(producer, where, f"admin/{name}/{self.made}/{number}/".encode())
@@ -410,7 +480,7 @@ class Administrator:
     async def send(self, producer: Producer, where: TopicPartition, value: bytes) -> None:
         send = self.play.history.send("admin", where, value)
         try:
-            sent = await producer.send(where.topic, value=value, partition=0)
+            sent = await producer.send(where.topic, value=value, partition=where.partition)
         except KafkaError as error:
             if error.error in NOT_WRITTEN:
                 self.play.history.refuse(send)
@@ -440,6 +510,31 @@ class Administrator:
         put = {"retention.bytes": str(self.rng.choice((2000, 3000, 5000)))}
         state = TopicState(1, tuple(sorted({**dict(before.configs), **put}.items())))
         await self.certain("short", state, lambda: self.admin.alter_configs("short", put=put))
+
+    async def trim(self) -> None:
+        """DeleteRecords. As in Apache Kafka its answer does not promise that the new start survives a crash."""
+        start = (await self.cluster.list_offsets({SHORT: EARLIEST}))[SHORT].offset
+        end = (await self.cluster.list_offsets({SHORT: LATEST}))[SHORT].offset
+        with contextlib.suppress(KafkaError, OSError):
+            await self.admin.delete_records({SHORT: self.rng.randint(start, end)})
+
+    async def widen(self) -> None:
+        """One partition more for a topic that has few."""
+        made = [name for name in ("t0", "t1", "t2") if self.play.registry.state(name) is not ABSENT]
+        if not made:
+            return
+        name = self.rng.choice(made)
+        before = self.play.registry.state(name)
+        assert before is not ABSENT
+
+        async def step() -> None:
+            try:
+                await self.admin.create_partitions(name, before.partitions + 1)
+            except KafkaError as error:
+                if error.error is not Error.INVALID_PARTITIONS:
+                    raise
+
+        await self.certain(name, before._replace(partitions=before.partitions + 1), step)
 
     async def identify(self) -> None:
         """Ask for a producer id. An answer that was lost is an id that nobody uses."""
@@ -581,7 +676,7 @@ class Nemesis:
         """The partition refuses from then on; the node goes on, and only a restart brings the partition back."""
         self.count("fsync error of a log")
         disk, where = self.machine.disk, self.rng.choice((*SAFE, PLAIN, SHORT))
-        disk.failing_syncs = lambda path: path.startswith(f"{DATA}/{where.topic}-{where.partition}/")
+        disk.failing_syncs = lambda path: f"/{where.topic}-{where.partition}/" in path
         await asyncio.sleep(self.rng.uniform(0.2, 1.5))
         disk.failing_syncs = None
         if not self.cluster.is_up(NODE):
@@ -595,7 +690,7 @@ class Nemesis:
 
         def fails(path: str) -> bool:
             nonlocal failed
-            hit = path.startswith(f"{DATA}/__cluster_metadata-0/") and path.endswith(".log")
+            hit = "/__cluster_metadata-0/" in path and path.endswith(".log")
             failed |= hit
             return hit
 

@@ -27,7 +27,7 @@ from ottla.sim.disk import Loss
 from ottla.sim.loop import Mishap, SimLoop, Stuck, run
 from ottla.wire.errors import KafkaError
 from sim.mutants import MUTANTS
-from sim.one_node import Story, play, read_all
+from sim.one_node import Story, cut_at, play, read_all
 from sim.seeds import NAMED
 
 SEEDS = 300
@@ -105,6 +105,40 @@ def test_promises_are_kept_through_thousands_of_seeds(capsys: pytest.CaptureFixt
 def test_what_was_found_once_stays_found(finding: str) -> None:
     seed, rounds = NAMED[finding]
     assert play(seed, rounds).anomalies == []
+
+
+def cut_everywhere(step: int) -> tuple[list[str], int, int]:
+    """Cut the script at every `step`th disk call of a process's life; what went wrong, cuts, and calls there are."""
+    calls = cut_at(1_000_000, None)[1]
+    wrong, cuts = [], 0
+    for number, call in enumerate(range(1, calls + 1, step)):
+        for loss in (None, *Loss) if step == 1 else ((None, *Loss)[number % 4],):
+            cuts += 1
+            try:
+                story, _ = cut_at(call, loss)
+            except Exception as error:
+                wrong.append(f"cut_at({call}, {loss}): {type(error).__name__}: {str(error)[:2000]}")
+                continue
+            wrong += [f"cut_at({call}, {loss}): {': '.join(anomaly)}" for anomaly in story.anomalies]
+    return wrong, cuts, calls
+
+
+@pytest.mark.timeout(600)
+def test_cut_at_disk_calls_from_the_first_format_on() -> None:
+    """LOG-18: every third call of a node's first life, from formatting its directory on; each with another loss."""
+    wrong, cuts, calls = cut_everywhere(3)
+    assert not wrong, "\n".join(wrong[:20])
+    assert cuts > 100 and calls > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_cut_at_every_disk_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """LOG-18: every call, with nothing lost and with each of the three losses."""
+    wrong, cuts, calls = cut_everywhere(1)
+    with capsys.disabled():
+        print(f"\n{cuts} cuts at {calls} disk calls of a whole node")
+    assert not wrong, "\n".join(wrong[:20])
 
 
 def test_same_seed_same_history_in_every_process() -> None:
