@@ -174,7 +174,7 @@ def test_open_files_are_bounded(limited: Limited, capsys: pytest.CaptureFixture[
         assert line.create("one-more") == 0
     assert most < limited.files_max // 2 + 64
     limited.restart()
-    assert "allows only 96 connections" in limited.log_text()
+    assert "allows only 128 connections" in limited.log_text()
     with capsys.disabled():
         print(f" [{most} open files for 400 partitions with a limit of {limited.files_max}]", end="")
 
@@ -197,7 +197,7 @@ def test_too_many_connections_for_the_open_files_allowed(limited: Limited) -> No
             crowd.append(held.enter_context(socket.create_connection(split(limited.address), 10)))
             with contextlib.suppress(ConnectionError):
                 crowd[-1].sendall(API_VERSIONS)
-        assert sum(is_served(connection) for connection in crowd) == (limited.files_max // 2 - 64) // 2 - 1
+        assert sum(is_served(connection) for connection in crowd) == (limited.files_max // 2 - 64) * 2 // 3 - 1
         for _ in range(20):
             assert line.produce("events", batch_of(b"value")).error_code == 0
     eventually(lambda: open_files(limited) < 100, 10)

@@ -16,10 +16,13 @@ Codes = Callable[[Any], list[int]]
 
 def error_codes(answer: Layout) -> Codes:
     """The function that lists the error codes other than 0 in an answer of this class."""
-    source = ["def codes(a0):", "    found = []", *_visits(answer, "a", 0), "    return found"]
     namespace: dict[str, Codes] = {}
-    exec("\n".join(source), namespace)
+    exec(source_of(answer), namespace)
     return namespace["codes"]
+
+
+def source_of(answer: Layout) -> str:
+    return "\n".join(["def codes(a0):", "    found = []", *_visits(answer, "a", 0), "    return found"])
 
 
 def _visits(layout: Layout, name: str, depth: int) -> Iterator[str]:

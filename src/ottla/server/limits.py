@@ -7,8 +7,8 @@ from typing import Any
 
 # Descriptors that are neither connections nor segments: sockets that listen, locks, threads at work, a scrape.
 OTHER_FILES = 64
-# A connection takes two: its socket and a duplicate of it for sendfile.
-FILES_PER_CONNECTION = 2
+# A connection takes one, and a second one once it was sent a large answer; that is expected of half of them.
+FILES_PER_CONNECTION = 1.5
 # With room for fewer connections than this the node says so when it starts.
 CONNECTIONS_USUAL = 1000
 
@@ -18,7 +18,7 @@ class Limits:
         """`descriptors_max`: how many descriptors there are for connections; the logs need the others."""
         self._connections_max: int = config["max.connections"]
         if descriptors_max is not None:
-            self._connections_max = min(self._connections_max, max(1, descriptors_max // FILES_PER_CONNECTION))
+            self._connections_max = min(self._connections_max, connections_of(descriptors_max))
         self._per_host_max: int = config["max.connections.per.ip"]
         self._per_host_overrides = _overrides(config["max.connections.per.ip.overrides"])
         self._by_host: dict[str, int] = {}
@@ -77,7 +77,11 @@ def connection_files(limit: int, for_segments: int) -> int | None:
 
 def file_warning(for_connections: int | None) -> str | None:
     """What to say at the start if descriptors may run out."""
-    connections = for_connections // FILES_PER_CONNECTION if for_connections is not None else CONNECTIONS_USUAL
-    if connections >= CONNECTIONS_USUAL:
+    if for_connections is None or connections_of(for_connections) >= CONNECTIONS_USUAL:
         return None
-    return f"the limit of open files allows only {max(connections, 1)} connections: raise it (ulimit -n)"
+    return f"the limit of open files allows only {connections_of(for_connections)} connections: raise it (ulimit -n)"
+
+
+def connections_of(descriptors: int) -> int:
+    """How many connections so many descriptors are enough for; always one."""
+    return max(1, int(descriptors / FILES_PER_CONNECTION))
