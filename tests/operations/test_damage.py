@@ -9,10 +9,10 @@ import pytest
 
 from conftest import StartNode
 from harness import Node, free_port
-from operations.speaking import Line, batch_of, samples, segments
+from operations.speaking import Line, batch_of, eventually, samples, segments
 from ottla.wire.records import batches
 
-CORRUPT_MESSAGE = 2
+CORRUPT_MESSAGE, STORAGE_ERROR = 2, 56
 COUNT = 60
 METRIC = "ottla_corrupt_batches_total"
 
@@ -131,3 +131,24 @@ def test_indexes_that_are_lost_or_wrong_are_made_again(
                 assert line.offset("events", stamps[number]) == stamps.index(stamps[number])
         assert line.produce("events", batch_of(b"more")).base_offset == COUNT
     assert broker.stop() == 0
+
+
+def test_a_partition_whose_files_cannot_be_made_waits_for_it(node: StartNode) -> None:
+    """LOG-09, LOG-23: it answers with a storage error and is tried again; the topic's other partitions are served, and
+    so is everything else."""
+    metrics = free_port()
+    broker = node(options=["--metrics-port", str(metrics)])
+    in_the_way = broker.directory / "events-1"
+    in_the_way.write_text("a file where a directory should be")
+    with Line(broker.address) as line:
+        assert line.create("events", 3) == 0
+        assert line.produce("events", batch_of(b"value"), 0).error_code == 0
+        assert line.produce("events", batch_of(b"value"), 1).error_code == STORAGE_ERROR
+        assert line.fetch("events", 0, partition=1).error_code == STORAGE_ERROR
+        assert samples(metrics)["ottla_failed_partitions"] == 1
+        in_the_way.unlink()
+        eventually(lambda: line.produce("events", batch_of(b"value"), 1).error_code == 0, 5)
+        assert samples(metrics)["ottla_failed_partitions"] == 0
+    assert broker.restart().is_running()
+    with Line(broker.address) as line:
+        assert [record.value for record in line.records("events", partition=1)] == [b"value"]
