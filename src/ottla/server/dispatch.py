@@ -81,39 +81,42 @@ def serves(
     return register
 
 
-class Exchange:
-    """One request on its way through its handler, and the place of its reply in the connection's order."""
+class Exchange(Context):
+    """One request on its way through its handler, and the place of its reply in the connection's order.
+
+    It is also the context that its handler sees: one object less for every request.
+    """
 
     __slots__ = (
         "_coroutine",
         "_waiting",
-        "connection",
-        "context",
+        "answer_version",
         "correlation_id",
         "handler",
         "ready",
         "response",
         "size",
         "started",
-        "version",
     )
 
-    def __init__(self, connection: Connection, handler: Handler, version: int, correlation_id: int, size: int) -> None:
-        self.size = size
+    def __init__(
+        self, connection: Connection, handler: Handler, version: int, correlation_id: int, client_id: str | None, size: int
+    ) -> None:
+        self.node = connection.node
         self.connection = connection
+        self.client_id = client_id
+        self.version = self.answer_version = version
+        self.took_effect = self.ready = False
         self.handler = handler
-        self.version = version
         self.correlation_id = correlation_id
-        self.ready = False
+        self.size = size
         self.response: Message | None = None
-        self.context: Context | None = None
         self.started = time.perf_counter()
         self._coroutine: Coroutine[Any, Any, Message | None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
 
-    def start(self, request: Any, context: Context) -> None:
-        self.context = context
-        self._coroutine = self.handler.call(request, context)  # type: ignore[assignment]
+    def start(self, request: Any) -> None:
+        self._coroutine = self.handler.call(request, self)  # type: ignore[assignment]
         self._step()
 
     def _step(self, _: object = None) -> None:
@@ -170,10 +173,9 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         handler = HANDLERS.get(key)
         if handler is None:
             raise Malformed(f"no API has the key {key}")
-        exchange = Exchange(connection, handler, version, correlation_id, len(frame) + 4)
-        context = Context(connection.node, connection, client_id, version)
+        exchange = Exchange(connection, handler, version, correlation_id, client_id, len(frame) + 4)
         if not handler.low <= version <= handler.high:
-            exchange.version = 0
+            exchange.answer_version = 0
             request = _as_oldest(handler, version)
         else:
             request = handler.decode(frame, version, position)
@@ -182,9 +184,9 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         connection.refuse(str(problem))
         return
     connection.exchanges.append(exchange)
-    exchange.start(request, context)
-    if handler.ordered and not exchange.ready and not context.took_effect:
-        connection.hold(context)
+    exchange.start(request)
+    if handler.ordered and not exchange.ready and not exchange.took_effect:
+        connection.hold(exchange)
 
 
 def _check_large(frame: memoryview) -> None:

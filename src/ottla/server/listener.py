@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from ottla.server.dispatch import Exchange, dispatch
 from ottla.server.outbox import Outbox
-from ottla.wire.codec import Part
-from ottla.wire.frames import SIZE, response_frame
+from ottla.wire.codec import Part, size_of
+from ottla.wire.frames import add_response
 
 if TYPE_CHECKING:
     from ottla.server.context import Context
@@ -240,8 +240,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def answered(self, exchange: Exchange) -> None:
         """A reply is ready; it leaves with the tick, in its turn."""
-        if self._holds is exchange.context and self._holds is not None:
-            self.release(exchange.context)  # type: ignore[arg-type]
+        if self._holds is exchange:
+            self.release(exchange)
         if not self._talking and self.exchanges[0].ready:
             self._talking = True
             self.node.tick.talk(self)
@@ -253,16 +253,19 @@ class Connection(asyncio.BufferedProtocol):
         if self.outbox is None or self.transport is None:
             return
         parts: list[Part] = []
+        buffer = bytearray()
         measures, now = self.node.measures.api, time.perf_counter()
         while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
             exchange = exchanges.popleft()
-            measure, answer, size = measures[exchange.handler.key], exchange.response, 0
+            measure, answer, before = measures[exchange.handler.key], exchange.response, len(buffer)
             if answer is not None:
-                frame = response_frame(answer, exchange.version, exchange.correlation_id)
-                parts.extend(frame)
-                size = 4 + SIZE.unpack_from(frame[0])[0]  # type: ignore[arg-type]
+                held = len(parts)
+                buffer = add_response(buffer, parts, answer, exchange.answer_version, exchange.correlation_id)
+                before -= size_of(parts[held:]) if len(parts) > held else 0
                 measure.look(answer)
-            measure.observe(now - exchange.started, exchange.size, size)
+            measure.observe(now - exchange.started, exchange.size, len(buffer) - before)
+        if buffer:
+            parts.append(buffer)
         if parts:
             self.outbox.send(parts)
         if self._doomed and not exchanges:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from ottla.wire.codec import Data, Malformed, Part, encode_parts, size_of
+from ottla.wire.codec import Data, Malformed, Part, encode_parts, encoder, size_of
 from ottla.wire.messages import REQUESTS
 from ottla.wire.primitives import skip_tags
 from ottla.wire.schema import Layout, Message
@@ -22,6 +22,9 @@ from ottla.wire.schema import Layout, Message
 API_VERSIONS = 18
 SIZE = struct.Struct(">i")
 REQUEST_HEAD = struct.Struct(">hhih")
+HEAD_BYTES = REQUEST_HEAD.size
+RESPONSE_HEAD = struct.Struct(">ii")
+PLAIN_HEAD, TAGGED_HEAD = bytes(8), bytes(9)
 FRAME_BYTES_MAX = 100 * 1024 * 1024  # socket.request.max.bytes
 
 
@@ -32,24 +35,19 @@ def read_request_header(frame: Data) -> tuple[int, int, int, str | None, int]:
         request = REQUESTS.get(key)
         if request is None:
             raise Malformed(f"there is no api {key}")
-        client_id, position = _client_id(frame, size)
+        position = HEAD_BYTES if size == -1 else HEAD_BYTES + size
+        if not HEAD_BYTES <= position <= len(frame):
+            raise Malformed(f"client id of {size} bytes")
+        client_id = None if size == -1 else str(frame[HEAD_BYTES:position], "utf-8")
         if version >= request.flexible_from:
-            position = skip_tags(frame, position + 1, len(frame), frame[position])
+            # Nearly always there are no tagged fields, which is one byte of zero.
+            count = frame[position]
+            position = skip_tags(frame, position + 1, len(frame), count) if count else position + 1
         return key, version, correlation_id, client_id, position
     except (struct.error, IndexError):
         raise Malformed("request header ends too early") from None
     except UnicodeDecodeError:
         raise Malformed("client id is not UTF-8") from None
-
-
-def _client_id(frame: Data, size: int) -> tuple[str | None, int]:
-    start = REQUEST_HEAD.size
-    if size == -1:
-        return None, start
-    end = start + size
-    if not start <= end <= len(frame):
-        raise Malformed(f"client id of {size} bytes")
-    return str(frame[start:end], "utf-8"), end
 
 
 def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> list[Part]:
@@ -63,8 +61,28 @@ def request_frame(request: Message, version: int, correlation_id: int, client_id
 
 def response_frame(response: Message, version: int, correlation_id: int) -> list[Part]:
     """A whole frame: length, header, body; holes are left for the connection to fill."""
-    tags = b"\0" if _response_has_tags(type(response), version) else b""
-    return _frame(response, version, SIZE.pack(correlation_id) + tags)
+    parts: list[Part] = []
+    parts.append(add_response(bytearray(), parts, response, version, correlation_id))
+    return parts
+
+
+def add_response(
+    buffer: bytearray, parts: list[Part], response: Message, version: int, correlation_id: int
+) -> bytearray:
+    """Write a whole frame behind what the buffer holds; the buffer to go on with.
+
+    Where the response has holes, the buffer so far and the holes are added to `parts`, and a new buffer is begun.
+    """
+    cls = type(response)
+    start, held = len(buffer), len(parts)
+    buffer += TAGGED_HEAD if version >= cls.flexible_from and cls.key != API_VERSIONS else PLAIN_HEAD
+    after = encoder(cls, version)(response, buffer, parts)
+    if len(parts) == held:
+        RESPONSE_HEAD.pack_into(after, start, len(after) - start - 4, correlation_id)
+    else:
+        size = size_of(parts[held:]) + len(after) - start - 4
+        RESPONSE_HEAD.pack_into(parts[held], start, size, correlation_id)  # type: ignore[arg-type]
+    return after
 
 
 def read_response_header(frame: Data, response: Layout, version: int) -> tuple[int, int]:
