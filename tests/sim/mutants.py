@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.producer import Producer
 from ottla.log import cleaning, directory, flushing, identity, recovery
 from ottla.log.log import Log
 from ottla.log.producers import Producers
@@ -150,12 +151,8 @@ def torn_tail_stays(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def no_scan_after_a_crash(patch: pytest.MonkeyPatch) -> None:
-    """The mark of a clean stop is never taken away."""
-
-    def peek(disk: Any, path: str) -> int | None:
-        return -1 if disk.exists(f"{path}/{identity.CLEAN_MARK}") else None
-
-    patch.setattr(identity, "take_clean_mark", peek)
+    """Every stop is taken for a clean one."""
+    patch.setattr(identity, "take_clean_mark", lambda disk, path: -1)
 
 
 @mutant
@@ -271,3 +268,10 @@ def log_end_forgets_last_batch(patch: pytest.MonkeyPatch) -> None:
         yield from batches[:-1] if len(batches) > 3 else batches
 
     patch.setattr(recovery, "sound_batches", one_less)
+
+
+@mutant
+def refused_retry_keeps_its_numbers(patch: pytest.MonkeyPatch) -> None:
+    """The producer takes a refused retry for a batch that was never written."""
+    failed = Producer._failed
+    patch.setattr(Producer, "_failed", lambda self, lane, error, earlier: failed(self, lane, error, False))

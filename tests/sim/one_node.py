@@ -560,7 +560,7 @@ class Nemesis:
         kinds = [
             *(self.kill, self.kill, self.kill, self.kill_at_call, self.kill_at_call, self.kill_at_call),
             *(self.clean_restart, self.reset, self.stall, self.pause_node, self.pause_client, self.clock),
-            *(self.slow_disk, self.full_disk, self.sync_error, self.metadata_sync_error),
+            *(self.lost_answers, self.slow_disk, self.full_disk, self.sync_error, self.metadata_sync_error),
         ]
         for _ in range(self.play.rounds):
             await asyncio.sleep(self.rng.expovariate(1 / 0.4))
@@ -634,6 +634,18 @@ class Nemesis:
         ends = [NODE, self.somebody()]
         self.rng.shuffle(ends)
         self.loop.network.stall(*ends, self.rng.uniform(0.05, 2.0))
+
+    async def lost_answers(self) -> None:
+        """Requests arrive, their answers do not; by the time they are repeated the node's clock is wrong."""
+        self.count("answers lost, clock set back")
+        name = self.rng.choice(("safe", "plain"))
+        self.loop.network.cut(NODE, name)
+        await asyncio.sleep(self.rng.uniform(0.1, 0.5))
+        self.cluster.worlds.jump(NODE, -7_200_000)
+        self.loop.network.reset(NODE, name)
+        self.loop.network.heal(NODE, name)
+        await asyncio.sleep(self.rng.uniform(0.1, 0.5))
+        self.cluster.worlds.jump(NODE, 7_200_000)
 
     async def pause_node(self) -> None:
         self.count("node paused")

@@ -5,7 +5,9 @@ that was possible, named here.
 """
 
 NAMED: dict[str, tuple[int, int]] = {
-    # (seed, rounds). Where a finding is told again step by step: test_node.py, test_producer_goes_on_after_a_refused_retry.
-    "a retry was refused after its first attempt had been written, and the producer kept its numbers": (133, 7),
+    # (seed, rounds). Told again step by step in test_node.py: test_producer_goes_on_after_a_refused_retry,
+    # test_failed_sync_of_the_metadata_ends_the_node, test_start_of_a_log_that_lost_its_records_stays.
+    "a retry was refused after its first attempt had been written, and the producer kept its numbers": (1, 4),
     "the error of a failed metadata sync was raised into a task that nobody awaits": (2, 7),
+    "a log that began anew at its start did not sync the name that says so": (20746, 9),
 }

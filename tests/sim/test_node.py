@@ -43,7 +43,14 @@ FAULTS = [
     *("kill while starting, nothing lost", "kill while starting, power lost"),
     *("kill while starting, power subset", "kill while starting, power torn"),
     *("clean stop", "power cut after a clean stop", "connection reset", "stall", "node paused", "client paused"),
-    *("clock jump", "slow disk", "full disk", "fsync error of a log", "fsync error of the metadata log"),
+    *(
+        "answers lost, clock set back",
+        "clock jump",
+        "slow disk",
+        "full disk",
+        "fsync error of a log",
+        "fsync error of the metadata log",
+    ),
 ]
 
 
@@ -261,6 +268,33 @@ def test_acknowledged_after_sync_survives(loss: Loss | None) -> None:
         cluster.close()
 
     run(2, scene)
+
+
+def test_start_of_a_log_that_lost_its_records_stays() -> None:
+    """RET-04, LOG-04: DeleteRecords moved the start, the power took the records after it. The log begins anew at its start,
+    and stays there when the power goes again: offsets that consumers have seen are not given out a second time."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", trimming(it))
+        for _ in range(2):
+            await asyncio.sleep(61)  # for the checkpoint
+            it.cluster.kill("n1", Loss.LOST)
+            it.cluster.boot("n1")
+            log = (await it.ready()).replicas.find("t", 0).log
+            assert (log.start_offset, log.end_offset) == (2, 2)
+
+    async def trimming(it: Scene) -> None:
+        cluster = it.client()
+        await Admin(cluster).create_topic("t", partitions=1)
+        producer = Producer(cluster)
+        for number in range(3):
+            await producer.send("t", value=b"%d" % number)
+        await Admin(cluster).delete_records({TopicPartition("t", 0): 2})
+        cluster.close()
+
+    run(5, scene)
 
 
 def test_failed_sync_of_a_log_stops_that_partition_only() -> None:

@@ -180,6 +180,9 @@ def _is_stray(log: Log, previous: Segment, segment: Segment, is_last: bool) -> b
 def _begin(log: Log, offset: int) -> Segment:
     segment = Segment(log.files, log.directory, offset, 0)
     segment.begin(log.now_ms())
+    if offset:
+        # From now on only the name of this file says where the log starts: a checkpoint leaves out what a name says.
+        log.disk.sync_directory(log.directory)
     return segment
 
 
