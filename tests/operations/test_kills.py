@@ -104,7 +104,7 @@ def run(broker: Node, kills: int, rng: random.Random) -> list[float]:
             began = time.monotonic()
             broker.start()
             recoveries.append(time.monotonic() - began)
-            if number % 5 == 4 or number + 1 == kills:
+            if (number + 1) % max(5, kills // 8) == 0:
                 check(broker, acknowledged, seen)
     finally:
         load.finish()
