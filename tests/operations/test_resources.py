@@ -57,6 +57,7 @@ def test_small_fetches_are_one_call(node: StartNode) -> None:
     broker = node()
     with Line(broker.address) as line:
         fill(line, "small", 1)
+        assert len(list(line.records("small"))) == 1  # and whatever code that needs is loaded now
         before = bytes_from_disk(broker)
         for _ in range(100):
             offset = line.produce("small", batch_of(b"value")).base_offset
