@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 JARS := tests/apache/jars/.complete
 
-.PHONY: run test test-slow lint bench fuzz format status jars clean
+.PHONY: run test test-slow lint bench fuzz format status matrix jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -33,6 +33,9 @@ fuzz: $(VENV)/.test
 
 status: $(VENV)/.test
 	$(BIN)/python tests/status.py
+
+matrix: $(VENV)/.test $(JARS)
+	$(BIN)/python tests/compat/matrix.py
 
 jars: $(JARS)
 
