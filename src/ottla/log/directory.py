@@ -165,6 +165,7 @@ class DataDirectory:
         await self.disk.away(self._make, f"{self.path}/{topic}-{partition}", topic_id)
         log = self._log(topic, partition, topic_id, settings)
         log.load(clean=True)
+        log.fresh = True  # the first flush makes the names of its files durable
         self.logs[topic, partition] = log
         return log
 

@@ -69,11 +69,10 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.producers.clear()
     log.drop_snapshots(lambda at: False)
     put_aside(log, old)
-    log.disk.sync_directory(log.directory)
     log.start_offset = log.end_offset = offset
     fresh = Segment(log.files, log.directory, offset, 0)
     fresh.begin(log.now_ms())
-    log.fresh = True
+    log.disk.sync_directory(log.directory)  # where the log begins is told by this name alone
     log.adopt([fresh])
 
 
