@@ -28,9 +28,7 @@ API_VERSIONS_KEY = 18
 # Only records are large. Any other request of this size would be hundreds of thousands of names or numbers, each of them an
 # object: it could hold up the loop for seconds.
 PLAIN_BYTES_MAX = 4 * 1024 * 1024
-PRODUCE_KEY, FLEXIBLE_PRODUCE = 0, 9
-HEAD_BYTES = 10
-TAGS_MAX = 127
+PRODUCE_KEY = 0
 
 Call = Callable[[Any, Context], Awaitable[Message | None]]
 C = TypeVar("C", bound=Call)
@@ -51,12 +49,10 @@ class Handler:
         self.ordered = ordered
         self.decoders: dict[int, Callable[..., Any]] = {}
 
-    def decode(self, frame: memoryview, version: int, position: int) -> Any:
-        decode = self.decoders.get(version)
-        if decode is None:
-            decode = self.decoders[version] = decoder(self.request, version)
-        # What follows the last field is not looked at: librdkafka sends three bytes too many with Metadata 13.
-        return decode(frame, position)[0]
+    def learn(self, version: int) -> Callable[..., Any]:
+        """How to read this version, for its first request and all later ones."""
+        decode = self.decoders[version] = decoder(self.request, version)
+        return decode
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -100,7 +96,13 @@ class Exchange(Context):
     )
 
     def __init__(
-        self, connection: Connection, handler: Handler, version: int, correlation_id: int, client_id: str | None, size: int
+        self,
+        connection: Connection,
+        handler: Handler,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        size: int,
     ) -> None:
         self.node = connection.node
         self.connection = connection
@@ -116,8 +118,20 @@ class Exchange(Context):
         self._waiting: asyncio.Future[Any] | None = None
 
     def start(self, request: Any) -> None:
-        self._coroutine = self.handler.call(request, self)  # type: ignore[assignment]
-        self._step()
+        """The first step; for most requests also the last, so it is spelled out here."""
+        coroutine = self.handler.call(request, self)
+        self._coroutine = coroutine  # type: ignore[assignment]
+        try:
+            waiting = coroutine.send(None)  # type: ignore[attr-defined]
+        except StopIteration as stop:
+            self._coroutine = None
+            self.response = stop.value
+            self.ready = True
+            self.connection.answered(self)
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)
+        else:
+            self._wait(waiting)
 
     def _step(self, _: object = None) -> None:
         if self._coroutine is None:  # cancelled after this step was scheduled
@@ -126,11 +140,8 @@ class Exchange(Context):
             waiting = self._coroutine.send(None)
         except StopIteration as stop:
             self._finish(stop.value)
-        except (
-            Exception,
-            asyncio.CancelledError,
-        ) as error:  # a cancelled future fails its handler like any other error
-            self._fail(error)
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)  # a cancelled future fails its handler like any other error
         else:
             self._wait(waiting)
 
@@ -178,7 +189,9 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
             exchange.answer_version = 0
             request = _as_oldest(handler, version)
         else:
-            request = handler.decode(frame, version, position)
+            decode = handler.decoders.get(version) or handler.learn(version)
+            # What follows the last field is not looked at: librdkafka sends three bytes too many with Metadata 13.
+            request = decode(frame, position)[0]
     except Malformed as problem:
         connection.node.measures.malformed.value += 1
         connection.refuse(str(problem))
@@ -190,12 +203,9 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
 
 
 def _check_large(frame: memoryview) -> None:
-    """Before anything in it is walked: a Produce, and no flood of tagged fields in its header."""
-    key, client_id = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[8:10], "big", signed=True)
+    key = int.from_bytes(frame[:2], "big")
     if key != PRODUCE_KEY:
         raise Malformed(f"a request of {len(frame)} bytes with key {key}: only Produce may be that large")
-    if frame[HEAD_BYTES + max(client_id, 0)] > TAGS_MAX and int.from_bytes(frame[2:4], "big") >= FLEXIBLE_PRODUCE:
-        raise Malformed("too many tagged fields in a header")
 
 
 def _as_oldest(handler: Handler, version: int) -> Any:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.server.dispatch import Exchange, dispatch
 from ottla.server.outbox import Outbox
 from ottla.wire.codec import Part, size_of
-from ottla.wire.frames import add_response
+from ottla.wire.frames import SIZE, add_response
 
 if TYPE_CHECKING:
     from ottla.server.context import Context
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._backlog = bytes(data[position:])
                 self._throttle()
                 return
-            size = int.from_bytes(data[position : position + 4], "big", signed=True)
+            (size,) = SIZE.unpack_from(data, position)
             if not 0 <= size <= self.listener.frame_bytes_max:
                 self.refuse(f"a frame of {size} bytes is not allowed")
                 return

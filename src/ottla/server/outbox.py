@@ -29,7 +29,18 @@ COPY_PIECE = 256 * 1024
 
 
 class Outbox:
-    __slots__ = ("_armed", "_closing", "_full", "_loop", "_on_drain", "_plain", "_queue", "_socket", "_transport")
+    __slots__ = (
+        "_armed",
+        "_closing",
+        "_full",
+        "_loop",
+        "_on_drain",
+        "_plain",
+        "_queue",
+        "_socket",
+        "_transport",
+        "is_stuck",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, on_drain: Callable[[], None]
@@ -39,17 +50,13 @@ class Outbox:
         self._on_drain = on_drain
         self._queue: deque[Part] = deque()
         self._full = self._armed = self._closing = False
+        self.is_stuck = False  # the peer does not take what it asked for: _full or _armed
         transport.set_write_buffer_limits(high=0)
         # What sendfile works on is made when first needed: most connections never do, and descriptors are few.
         self._socket: socket.socket | None = None
         self._plain: socket.socket | None = None
         if transport.get_extra_info("sslcontext") is None:
             self._plain = transport.get_extra_info("socket")
-
-    @property
-    def is_stuck(self) -> bool:
-        """The peer does not take what it asked for."""
-        return self._full or self._armed
 
     def send(self, parts: Sequence[Part]) -> None:
         if Slice in map(type, parts):
@@ -82,10 +89,11 @@ class Outbox:
         return ready
 
     def pause(self) -> None:
-        self._full = True
+        self._full = self.is_stuck = True
 
     def resume(self) -> None:
         self._full = False
+        self.is_stuck = self._armed
         self._go_on()
 
     def close(self) -> None:
@@ -172,6 +180,7 @@ class Outbox:
         if blocked == self._armed or self._socket is None:
             return
         self._armed = blocked
+        self.is_stuck = self._full or blocked
         if blocked:
             self._loop.add_writer(self._socket, self._go_on)
         else:
