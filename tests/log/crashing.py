@@ -266,7 +266,9 @@ def check_indexes(log: Log) -> None:
                 indexed_at = position
             largest = max(largest, fields[8])
         assert segment.read_index() == index, f"{log.name}: index of {segment.base}"
-        assert times and time_entry(times, len(times) // 12 - 1)[0] == largest, f"{log.name}: time index of {segment.base}"
+        assert times and time_entry(times, len(times) // 12 - 1)[0] == largest, (
+            f"{log.name}: time index of {segment.base}"
+        )
 
 
 def check_producers(log: Log) -> None:

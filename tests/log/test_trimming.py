@@ -10,7 +10,6 @@ import pytest
 from ottla.log import cleaning
 from ottla.log.epochs import EpochCache
 from ottla.log.log import Log
-from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
 from ottla.wire.errors import Error, KafkaError

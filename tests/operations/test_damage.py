@@ -125,7 +125,7 @@ def test_indexes_that_are_lost_or_wrong_are_made_again(
         assert [record.value for record in line.records("events")] == [value(number) for number in range(COUNT)]
         found, refused = readable(line)
         assert not refused and len(found) == COUNT
-        if harm not in (empty, shorten):
+        if harm is not shorten:  # a time index that ends after a whole entry looks sound; Kafka believes it as well
             stamps = [record.timestamp for record in line.records("events")]
             for number in (0, COUNT // 2, COUNT - 1):
                 assert line.offset("events", stamps[number]) == stamps.index(stamps[number])

@@ -63,7 +63,7 @@ def _listeners(addresses: list[str], properties: dict[str, str]) -> str:
     kept = [
         listener.strip()
         for listener in properties.get("listeners", "").split(",")
-        if listener.strip().partition("://")[0] in controllers
+        if listener.strip() and listener.strip().partition("://")[0] in controllers
     ]
     return ",".join([f"{_name(i)}://{_address(text)}" for i, text in enumerate(addresses)] + kept)
 

@@ -224,22 +224,31 @@ class Segment:
     def load_max_timestamp(self) -> int:
         """The largest record timestamp, which for a closed segment is the last time entry."""
         if self.max_timestamp == UNKNOWN:
-            times = self._last_time() or self.read_times()
+            times = self._last_time()
             if times:
                 self.max_timestamp, relative = rows.time_entry(times, -1 + len(times) // 12)
                 self.max_timestamp_offset = self.base + relative
             else:
-                self.max_timestamp = NO_TIMESTAMP
+                self._find_max_timestamp()
         return self.max_timestamp
 
-    def _last_time(self) -> bytes:
-        """The last entry of the time index file, without reading the rest; empty if it does not look like one."""
+    def _find_max_timestamp(self) -> None:
+        """Without a time index: no record has a timestamp, or the file is damaged. Only the headers can tell."""
+        self.max_timestamp = NO_TIMESTAMP
+        for _, fields in self.headers(0):
+            if fields[MAX_TIME] > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = fields[MAX_TIME], fields[BASE] + fields[DELTA]
+
+    def _last_time(self) -> bytes | bytearray:
+        """Time entries up to the last one, if possible without reading the others; empty if the file is not sound."""
+        if self.times is not None:
+            return self.times
         disk, path = self._files.disk, self.path + ".timeindex"
-        size = disk.size(path) if self.times is None and disk.exists(path) else 0
+        size = disk.size(path) if disk.exists(path) else 0
         if size < rows.TIME_BYTES or size % rows.TIME_BYTES:
             return b""
         last = disk.open(path).read_at(size - rows.TIME_BYTES, rows.TIME_BYTES)
-        return last if any(last) else b""
+        return last if any(last) else self.read_times()  # a killed Apache node leaves a tail of zeros
 
     def load_first_timestamp(self) -> int:
         """The largest timestamp of the first batch, which decides when the segment is old enough to roll."""
