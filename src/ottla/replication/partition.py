@@ -52,6 +52,7 @@ class Partition:
         "acknowledges_on_write",
         "high_watermark",
         "index",
+        "is_short_of_replicas",
         "isr",
         "leader",
         "leader_epoch",
@@ -88,6 +89,7 @@ class Partition:
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
         self.min_insync = 1
+        self.is_short_of_replicas = True
         self.high_watermark = Rising(log.start_offset)
         self.acknowledges_on_write = False
 
@@ -117,6 +119,7 @@ class Partition:
 
     def settle(self) -> None:
         """Work out anew what follows from role, in-sync set and settings."""
+        self.is_short_of_replicas = len(self.isr) < self.min_insync
         alone = self.isr == (self._node_id,)
         self.acknowledges_on_write = alone and self.log.settings.flush_messages == NEVER
         self._advance()
@@ -144,7 +147,10 @@ class Partition:
         if self.leader != self._node_id or self._ballast.released:
             raise self._why_closed()
         try:
-            appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=prepared)
+            if prepared:
+                appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=True)
+            else:
+                appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner)
         except KafkaError as error:
             traffic.failed_produces += 1
             if error.error is Error.KAFKA_STORAGE_ERROR:

@@ -356,7 +356,8 @@ async def test_a_wait_longer_than_the_timeout_is_told(tmp_path: Path) -> None:
 async def test_too_few_in_sync_replicas(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await served.topic("t")
-        served.partition("t").min_insync = 2
+        partition = served.partition("t")
+        partition.configure(partition.log.settings, min_insync=2)
         client = await served.connect()
         assert (await client.produce("t", batch(b"v"))).error_code == Error.NOT_ENOUGH_REPLICAS.code
         assert (await client.produce("t", batch(b"v"), acks=1)).error_code == 0

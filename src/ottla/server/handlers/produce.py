@@ -145,26 +145,23 @@ class Appending:
 
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
         hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
-        answers = []
+        acks, now_ms, answers = self.acks, self.now_ms, []
+        careful = self.unusual or self.prepared or hosted is None or hosted.internal
         for part in topic.partition_data:
             answer = Answer(index=part.index)
             answers.append(answer)
             try:
                 partition = hosted.partitions[part.index]  # type: ignore[union-attr]
-                if hosted.internal:  # type: ignore[union-attr]
-                    self._check_internal()
-                if self.acks == ALL_ACK and len(partition.isr) < partition.min_insync:
+                if acks == ALL_ACK and partition.is_short_of_replicas:
                     raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
-                if self.unusual:
-                    _check_codec(part)
-                if self.prepared and id(part) in self.prepared:
-                    appended = self._append_prepared(partition, self.prepared[id(part)], answer)
+                if careful:
+                    appended = self._append_carefully(hosted, partition, part, answer)  # type: ignore[arg-type]
                 else:
-                    appended = partition.append(part.records, self.now_ms, CLIENT, answer if self.acks else self)
+                    appended = partition.append(part.records, now_ms, CLIENT, answer if acks else self)
                 answer.base_offset = appended.first_offset
                 answer.log_append_time_ms = appended.append_time_ms
                 answer.log_start_offset = partition.log.start_offset
-                if self.acks and not partition.acknowledges_on_write:
+                if acks and not partition.acknowledges_on_write:
                     self.waits.append((partition, appended.last_offset + 1, answer))
             except KafkaError as error:
                 self.refuse(answer, error)
@@ -174,9 +171,19 @@ class Appending:
                 self.refuse(answer, self._why_missing(topic, hosted, part.index))
         return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
-    def _check_internal(self) -> None:
-        if self.client_id != ADMIN_CLIENT:
+    def _append_carefully(self, hosted: Hosted, partition: Partition, part: Part, answer: Answer) -> Appended:
+        """As always, but for internal topics, unusual requests, and batches that were prepared elsewhere."""
+        if hosted.internal and self.client_id != ADMIN_CLIENT:
             raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)
+        if self.unusual:
+            _check_codec(part)
+        owner = answer if self.acks else self
+        batch = self.prepared.get(id(part))
+        if batch is None:
+            return partition.append(part.records, self.now_ms, CLIENT, owner)
+        if isinstance(batch, KafkaError):
+            raise batch
+        return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, prepared=True)
 
     def _why_missing(self, topic: ProduceRequest.Topic, hosted: Hosted | None, index: int) -> KafkaError:
         if hosted is not None and index in hosted.partitions:
@@ -203,12 +210,6 @@ class Appending:
     def check_exists(self, topic: ProduceRequest.Topic, index: int) -> None:
         self.replicas.find(topic.topic_id if self.by_id else topic.name, index)
 
-    def _append_prepared(self, partition: Partition, batch: bytearray | KafkaError, answer: Answer) -> Appended:
-        if isinstance(batch, KafkaError):
-            raise batch
-        owner = answer if self.acks else self
-        return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, prepared=True)
-
     def fail(self, error: KafkaError) -> None:
         """The write failed after all, and with acks=0 there is no answer that could say so."""
         self.connection.abort(f"a produce with acks=0 was lost: {error.message}")
@@ -222,7 +223,7 @@ async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> None:
             continue  # its write failed while we waited for another
         try:
             await partition.acknowledged(offset, max(deadline - asyncio.get_running_loop().time(), 0.0))
-            if acks == ALL_ACK and len(partition.isr) < partition.min_insync:
+            if acks == ALL_ACK and partition.is_short_of_replicas:
                 raise KafkaError(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         except TimeoutError:
             answer.error_code = Error.REQUEST_TIMED_OUT.code
