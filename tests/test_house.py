@@ -137,8 +137,3 @@ def test_files_and_functions_stay_short(path: Path) -> None:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             where = f"{name}:{node.name}"
             assert length <= LONG_FUNCTIONS.get(where, FUNCTION_LINES_MAX), f"{where} has {length} lines"
-
-
-def test_no_file_speaks_of_the_machine_it_was_written_on() -> None:
-    for path in MODULES:
-        assert "/work/" not in path.read_text(), name_of(path)
