@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ottla.config import BrokerConfig, read_properties, single_node_defaults
+from ottla.config import BrokerConfig, single_node_defaults
 from ottla.wire.errors import Error, KafkaError
 
 
@@ -209,31 +209,6 @@ def test_what_is_advertised() -> None:
     ]
     assert [e.name for e in it.broker_endpoints] == ["IN", "OUT"]
     assert [e.name for e in it.controller_endpoints] == ["CONTROLLER"]
-
-
-def test_a_properties_file_is_read_as_java_reads_it() -> None:
-    text = """
-# a comment
-! another
-node.id=1
-process.roles : broker,\\
-    controller
-log.dirs   /a b
-empty=
-with\\=sign=x\\ty\\u0041
-  twice=1
-twice=2
-trailing\\\\
-"""
-    assert read_properties(text) == {
-        "node.id": "1",
-        "process.roles": "broker,controller",
-        "log.dirs": "/a b",
-        "empty": "",
-        "with=sign": "x\tyA",
-        "twice": "2",
-        "trailing\\": "",
-    }
 
 
 def test_config_loads_fast() -> None:

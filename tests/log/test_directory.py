@@ -11,8 +11,9 @@ import pytest
 from ottla.log import identity
 from ottla.log.checkpoints import BadCheckpoint, read_epochs, read_offsets, write_offsets
 from ottla.log.directory import DataDirectory, partition_of
-from ottla.log.identity import MetaProperties, uuid_bytes, uuid_text
+from ottla.log.identity import MetaProperties
 from ottla.sim.disk import Loss, SimDisk
+from ottla.wire.ids import uuid_text
 from ottla.world import Disk, RealDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,8 +65,6 @@ def test_identity_is_read_back() -> None:
 
 
 def test_java_properties_are_understood() -> None:
-    text = "#comment\n! another\n\nnode.id = 7\ncluster.id=with\\:colon\\=and\\\\slash\n"
-    assert identity.read_properties(text) == {"node.id": "7", "cluster.id": "with:colon=and\\slash"}
     disk = SimDisk()
     disk.make_directory("/x")
     odd = MetaProperties("a:b=c#d!e\\f", 1, bytes(16))
@@ -79,9 +78,9 @@ def test_other_versions_of_the_identity_are_refused() -> None:
     disk.replace("/x/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")
     with pytest.raises(identity.BadIdentity):
         identity.read_meta_properties(disk, "/x")
-    assert uuid_bytes(uuid_text(TOPIC_ID)) == TOPIC_ID
-    with pytest.raises(identity.BadIdentity):
-        uuid_bytes("short")
+    disk.replace("/x/meta.properties", b"version=1\nnode.id=1\ncluster.id=c\ndirectory.id=short\n")
+    with pytest.raises(identity.BadIdentity, match="no id"):
+        identity.read_meta_properties(disk, "/x")
 
 
 def test_the_clean_mark_is_gone_for_good_before_the_first_log_opens() -> None:

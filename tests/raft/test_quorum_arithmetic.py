@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.raft.quorum import Address, QuorumState, Voter, VoterSet, leader_change, uuid_bytes, uuid_text
+from ottla.raft.quorum import Address, QuorumState, Voter, VoterSet, leader_change
 from ottla.wire.codec import decode, encode
+from ottla.wire.ids import uuid_bytes
 from ottla.wire.messages.quorum import VotersRecord
 
 DIRECTORY = uuid_bytes("FVAW7n9mTWOGed4fZjwMhg")
@@ -62,9 +63,3 @@ def test_the_older_layout_belongs_to_quorums_with_a_fixed_voter_set() -> None:
 def test_a_newer_layout_is_refused() -> None:
     with pytest.raises(ValueError, match="too new"):
         QuorumState.of_json(b'{"leaderId":1,"leaderEpoch":3,"votedId":-1,"data_version":2}')
-
-
-def test_ids_as_text() -> None:
-    assert uuid_text(DIRECTORY) == "FVAW7n9mTWOGed4fZjwMhg"
-    with pytest.raises(ValueError, match="16 bytes"):
-        uuid_bytes("AAAA")

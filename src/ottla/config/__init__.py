@@ -6,7 +6,7 @@
 
 from ottla.config.broker import BrokerConfig, single_node_defaults
 from ottla.config.listeners import Endpoint
-from ottla.config.properties import read_properties
 from ottla.config.topics import validate_topic_configs
+from ottla.properties import read_properties
 
 __all__ = ["BrokerConfig", "Endpoint", "read_properties", "single_node_defaults", "validate_topic_configs"]

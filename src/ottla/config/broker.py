@@ -27,7 +27,7 @@ from ottla.config.listeners import (
     parse_listeners,
     refused,
 )
-from ottla.config.properties import replacement
+from ottla.config.removed import replacement
 from ottla.config.settings import (
     DYNAMIC_ONLY,
     MILLISECONDS,

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.log.ballast import Ballast, is_full
 from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
 from ottla.log.files import FILES_MAX
-from ottla.log.identity import MetaProperties, uuid_text
+from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
 from ottla.wire.errors import KafkaError
+from ottla.wire.ids import uuid_text
 from ottla.world import Disk
 
 # The first hundred ids have, or may get, a meaning of their own (KIP-858).

@@ -1,17 +1,17 @@
 """Who a data directory and the partitions in it belong to: `meta.properties`, `partition.metadata`, the clean-shutdown mark.
 
-`meta.properties` is a Java properties file. Ours is written so that Java reads it, and read as Java would write it.
+`meta.properties` is a Java properties file.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ottla.properties import escaped, read_properties
+from ottla.wire.ids import uuid_bytes, uuid_text
 from ottla.world import Disk
 
 META_PROPERTIES = "meta.properties"
@@ -23,21 +23,6 @@ NO_EPOCH = -1
 
 class BadIdentity(ValueError):
     """A file that should say who we are, and does not."""
-
-
-def uuid_text(value: bytes) -> str:
-    """Kafka's spelling of an id: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-
-def uuid_bytes(text: str) -> bytes:
-    try:
-        value = base64.urlsafe_b64decode(text + "==")
-    except (binascii.Error, ValueError) as error:
-        raise BadIdentity(f"{text!r} is no id") from error
-    if len(value) != 16:
-        raise BadIdentity(f"{text!r} is no id of 16 bytes")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +56,8 @@ def write_meta_properties(disk: Disk, directory: str, meta: MetaProperties, now_
         "version": str(VERSION),
         "cluster.id": meta.cluster_id,
     }
-    lines = ["#", f"#{date}", *(f"{name}={_escape(value)}" for name, value in values.items())]
+    lines = ["#", f"#{date}", *(f"{name}={escaped(value)}" for name, value in values.items())]
     disk.replace(f"{directory}/{META_PROPERTIES}", "".join(f"{line}\n" for line in lines).encode("latin-1"))
-
-
-def _escape(value: str) -> str:
-    return "".join("\\" + char if char in "\\:=#!" else char for char in value)
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """Enough of the Java format for files that Java's Properties.store wrote."""
-    values = {}
-    for line in text.splitlines():
-        stripped = line.lstrip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        name, _, value = stripped.partition("=")
-        values[name.strip()] = _unescape(value.strip())
-    return values
-
-
-def _unescape(value: str) -> str:
-    out, escaped = [], False
-    for char in value:
-        escaped = char == "\\" and not escaped
-        if not escaped:
-            out.append(char)
-    return "".join(out)
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
@@ -110,7 +70,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
     )
     try:
         return uuid_bytes(values["topic_id"]) if values["version"] == "0" else None
-    except (KeyError, BadIdentity):
+    except (KeyError, ValueError):
         return None
 
 

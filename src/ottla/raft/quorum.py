@@ -13,11 +13,11 @@ before anybody hears of it.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.wire.ids import uuid_bytes, uuid_text
 from ottla.wire.messages.quorum import LeaderChangeMessage, VotersRecord
 from ottla.wire.messages.quorum import Voter as NamedVoter
 from ottla.wire.schema import ZERO_UUID
@@ -147,15 +147,3 @@ class QuorumState(NamedTuple):
             voted=fields["votedId"],
             voted_directory=ZERO_UUID if directory is None else uuid_bytes(directory),
         )
-
-
-def uuid_text(value: bytes) -> str:
-    """As Kafka writes an id in files: base64 that is safe in names, without padding."""
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-
-def uuid_bytes(text: str) -> bytes:
-    value = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(value) != 16:
-        raise ValueError(f"{text!r} is not an id of 16 bytes")
-    return value
