@@ -188,6 +188,10 @@ class Node(Server):
         serve = ["serve", "--data", str(self.directory), "--listen", self.address]
         return [sys.executable, "-m", "ottla.cli.main", *serve, *assignments, *self.options]
 
+    def environment(self) -> Mapping[str, str]:
+        """An installed package is compiled; one that may not keep its bytecode would compile itself at each start."""
+        return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
 
 def stop_all(servers: Sequence[Server]) -> None:
     """Ends each, the last started first, whatever happens to the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from pathlib import Path
 
 from ottla.cli.mistakes import Mistake
@@ -33,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     properties = settings(args)
+    gc.disable()  # until the node runs: what is loaded now stays, and to look for garbage in it takes time
     from ottla.server.process import Options, serve_forever
 
     options = Options(metrics_port=args.metrics_port, log_json=args.log_json, log_level=args.log_level)

@@ -47,6 +47,8 @@ class CannotStart(Exception):
 def serve_forever(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None = None) -> int:
     """Run a node until it is told to stop; the answer is the exit code of the process."""
     set_up(json=options.log_json, level=options.log_level)
+    gc.freeze()  # modules stay
+    gc.enable()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
     try:
         return asyncio.run(_serve(properties, options, ready))
