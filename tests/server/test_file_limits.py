@@ -10,7 +10,11 @@ UNLIMITED = 2**31 - 1
 
 
 def limits(files: int) -> Limits:
-    settings = {"max.connections": UNLIMITED, "max.connections.per.ip": UNLIMITED}
+    settings = {
+        "max.connections": UNLIMITED,
+        "max.connections.per.ip": UNLIMITED,
+        "max.connection.creation.rate": UNLIMITED,
+    }
     return Limits(settings | {"max.connections.per.ip.overrides": ""}, files)
 
 

@@ -8,14 +8,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from desk import on_loop
 from harness import Node, resident_bytes
-from ottla.server.limits import Limits
+from ottla.server.limits import Limits, Pace
 from ottla.wire.messages.cluster import ApiVersionsRequest
-from served import frame, serving
+from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
+from served import Served, frame, serving
 
 COUNT = 5_000
-BASE = {"max.connections": 3, "max.connections.per.ip": 2, "max.connections.per.ip.overrides": ""}
+UNLIMITED = 2**31 - 1
+BASE = {
+    "max.connections": 3,
+    "max.connections.per.ip": 2,
+    "max.connections.per.ip.overrides": "",
+    "max.connection.creation.rate": UNLIMITED,
+}
 
 
 def test_counts_by_address_and_in_all() -> None:
@@ -54,6 +63,129 @@ async def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: P
         for client in [*clients, newcomer]:
             await client.call(ApiVersionsRequest(), 0)
         assert served.node.limits.connections == 5
+
+
+async def change(served: Served, name: str, value: str | None, broker: str = "1") -> None:
+    """IncrementalAlterConfigs of the running broker, by a connection that is gone afterwards."""
+    client = await served.connect()
+    entry = IncrementalAlterConfigsRequest.Resource.Config(name=name, config_operation=0 if value else 1, value=value)
+    resource = IncrementalAlterConfigsRequest.Resource(resource_type=4, resource_name=broker, configs=[entry])
+    answer = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+    client.close()
+    await asyncio.sleep(0.05)
+
+
+async def are_served(served: Served, count: int) -> list[bool]:
+    """Which of so many new connections get an answer."""
+    clients = [await served.connect() for _ in range(count)]
+    for client in clients:
+        client.send(ApiVersionsRequest(), 0)
+    found = []
+    for client in clients:
+        try:
+            await client.receive()
+            found.append(True)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            found.append(False)
+    for client in clients:
+        client.close()
+    await asyncio.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max.connections", "2"),
+        ("max.connections.per.ip", "2"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:2"),
+        ("listener.name.plaintext.max.connections", "2"),
+    ],
+)
+@on_loop
+async def test_limits_change_while_the_node_runs(tmp_path: Path, name: str, value: str) -> None:
+    """For this broker, and for all; and back again."""
+    for broker in ("1", "") if name == "max.connections" else ("1",):
+        async with serving(tmp_path) as served:
+            assert await are_served(served, 4) == [True] * 4
+            await change(served, name, value, broker)
+            assert await are_served(served, 4) == [True, True, False, False]
+            await change(served, name, None, broker)
+            assert await are_served(served, 4) == [True] * 4
+
+
+@on_loop
+async def test_a_limit_that_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await change(served, "max.connections", "2")
+    async with serving(tmp_path) as served:
+        assert await are_served(served, 4) == [True, True, False, False]
+
+
+@on_loop
+async def test_a_lowered_limit_ends_those_that_were_silent_longest(tmp_path: Path) -> None:
+    """As Apache Kafka does."""
+    async with serving(tmp_path) as served:
+        clients = [await served.connect() for _ in range(5)]
+        for client in reversed(clients):
+            await client.call(ApiVersionsRequest(), 0)
+        await change(served, "max.connections", "3")  # whoever changes it is the sixth
+        assert [await client.is_cut(0.2) for client in clients] == [False, False, True, True, True]
+
+
+@on_loop
+async def test_listeners_cannot_be_changed_while_the_node_runs(tmp_path: Path) -> None:
+    """What is not obeyed is not accepted."""
+    async with serving(tmp_path) as served:
+        with pytest.raises(AssertionError, match="where the node is started"):
+            await change(served, "listeners", "PLAINTEXT://127.0.0.1:1")
+
+
+def test_a_pace_allows_a_second_at_once_and_then_one_after_the_other() -> None:
+    """KIP-612."""
+    pace = Pace(4)
+    turns = []
+    for _ in range(8):
+        turns.append(pace.turn(100.0))
+        pace.take(100.0)
+    assert turns == [99.25, 99.5, 99.75, 100.0, 100.25, 100.5, 100.75, 101.0]
+    assert pace.turn(200.0) == 199.25, "what was not used long ago is not saved up"
+    assert Pace().turn(5.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    "name", ["max.connection.creation.rate", "listener.name.plaintext.max.connection.creation.rate"]
+)
+@on_loop
+async def test_new_connections_come_in_at_their_pace(tmp_path: Path, name: str) -> None:
+    """KIP-612: those above the rate are answered later, and who is in already is not held up."""
+    async with serving(tmp_path, {"socket.listen.backlog.size": "8"}) as served:
+        early = await served.connect()
+        await change(served, name, "5")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        clients = [await served.connect() for _ in range(9)]
+        took = []
+        for client in clients:
+            client.send(ApiVersionsRequest(), 0)
+        await early.call(ApiVersionsRequest(), 0)
+        assert loop.time() - began < 0.4
+        for client in clients:
+            await client.receive()
+            took.append(loop.time() - began)
+        assert took[4] < 0.4 and 0.7 < took[8] < 2, took
+        for client in clients:
+            await client.call(ApiVersionsRequest(), 0)
+
+
+@on_loop
+async def test_only_so_many_wait_for_their_turn(tmp_path: Path) -> None:
+    """A flood of connections is not kept for hours."""
+    settings = {"max.connection.creation.rate": "1", "socket.listen.backlog.size": "2"}
+    async with serving(tmp_path, settings) as served:
+        assert await are_served(served, 5) == [True, True, True, False, False]
+        assert served.node.limits.connections == 0
 
 
 def test_idle_connections_cost_little(node: Callable[..., Node]) -> None:

@@ -30,6 +30,7 @@ from ottla.config.listeners import (
 from ottla.config.removed import replacement
 from ottla.config.settings import (
     DYNAMIC_ONLY,
+    LISTENER_PREFIX,
     MILLISECONDS,
     NODE_SETTINGS,
     SAME_VALUE,
@@ -92,6 +93,11 @@ class BrokerConfig:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+    def of_listener(self, listener: str, name: str) -> Any:
+        """What was set for this listener alone (listener.name.NAME.setting); otherwise the default of the setting."""
+        text = self._values.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
+        return self._defaults[name] if text is None else NODE_SETTINGS[name].parse(str(text))
 
     # What follows from several settings
 

@@ -81,8 +81,16 @@ def _broken_about_connections(values: Values) -> Iterator[str]:
         yield "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
 
 
+# Kafka opens and closes listeners while it runs. We do not, and what is not obeyed must not be accepted.
+BOUND_AT_START = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
+
 def check_change(old: Values, new: Values) -> None:
     """Raise INVALID_CONFIG for a step that is allowed at a start, but not while the node runs."""
+    for name in BOUND_AT_START:
+        if new[name] != old[name]:
+            why = f"{name} cannot be changed while this broker runs: change it where the node is started"
+            raise KafkaError(Error.INVALID_CONFIG, why)
     for name in THREADS:
         if new[name] != old[name] and not old[name] // 2 <= new[name] <= old[name] * 2:
             why = f"{name}={new[name]} must be at least half and at most double the current value {old[name]}"

@@ -1,7 +1,11 @@
-"""Bounds on connections (how many in all, how many from one address) and on files that are kept open."""
+"""Bounds on connections (how many in all, from one address, how many new ones a second) and on files that are kept open.
+
+The settings behind them may change while the node runs: `Limits.obey` takes over what they say now.
+"""
 
 from __future__ import annotations
 
+import math
 import resource
 from typing import Any
 
@@ -9,6 +13,8 @@ from typing import Any
 OTHER_FILES = 64
 # A connection takes one, and a second one once it was sent a large answer; that is expected of half of them.
 FILES_PER_CONNECTION = 1.5
+# What Kafka's tables have for "no limit".
+UNLIMITED = 2**31 - 1
 # With room for fewer connections than this the node says so when it starts.
 CONNECTIONS_USUAL = 1000
 
@@ -16,13 +22,20 @@ CONNECTIONS_USUAL = 1000
 class Limits:
     def __init__(self, config: Any, descriptors_max: int | None = None) -> None:
         """`descriptors_max`: how many descriptors there are for connections; the logs need the others."""
-        self._connections_max: int = config["max.connections"]
-        if descriptors_max is not None:
-            self._connections_max = min(self._connections_max, connections_of(descriptors_max))
-        self._per_host_max: int = config["max.connections.per.ip"]
-        self._per_host_overrides = _overrides(config["max.connections.per.ip.overrides"])
+        self._descriptors_max = descriptors_max
         self._by_host: dict[str, int] = {}
         self._count = 0
+        self.pace = Pace()
+        self.obey(config)
+
+    def obey(self, config: Any) -> None:
+        """Take over the settings as they are now; connections that were let in stay."""
+        self._connections_max: int = config["max.connections"]
+        if self._descriptors_max is not None:
+            self._connections_max = min(self._connections_max, connections_of(self._descriptors_max))
+        self._per_host_max: int = config["max.connections.per.ip"]
+        self._per_host_overrides = _overrides(config["max.connections.per.ip.overrides"])
+        self.pace.per_second = config["max.connection.creation.rate"]
 
     def admit(self, host: str) -> bool:
         """Count one more connection from `host`, unless that is one too many."""
@@ -44,6 +57,31 @@ class Limits:
     @property
     def connections(self) -> int:
         return self._count
+
+    @property
+    def excess(self) -> int:
+        """How many connections there are too many, because the limit was lowered."""
+        return max(0, self._count - self._connections_max)
+
+
+class Pace:
+    """So many a second (KIP-612): what one second allows may come at once, all further ones wait for their turn."""
+
+    __slots__ = ("_latest", "per_second")
+
+    def __init__(self, per_second: int = UNLIMITED) -> None:
+        self.per_second = per_second
+        self._latest = -math.inf
+
+    def turn(self, now: float) -> float:
+        """When the next one may begin; never, if none may."""
+        if self.per_second >= UNLIMITED:
+            return now
+        return max(self._latest, now - 1) + 1 / self.per_second if self.per_second else math.inf
+
+    def take(self, now: float) -> None:
+        if self.per_second < UNLIMITED:
+            self._latest = self.turn(now)
 
 
 def _overrides(text: str) -> dict[str, int]:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from ottla.server.dispatch import Exchange, dispatch
+from ottla.server.limits import Pace
 from ottla.server.outbox import Outbox
 from ottla.wire.codec import Part, size_of
 from ottla.wire.frames import SIZE, add_response
 
 if TYPE_CHECKING:
-    from ottla.server.context import Context
     from ottla.server.node import Node
 
 log = logging.getLogger("ottla.server")
@@ -53,17 +54,22 @@ class Buffers:
     def take(self, size: int, received: int) -> bytearray:
         """A buffer for a frame of `size` bytes of which `received` have come; it may be too small and grow later."""
         for index, spare in enumerate(self._spare):
-            if len(spare) >= size:
+            if len(spare) >= size and is_free(spare):
                 return self._spare.pop(index)
         return bytearray(min(size, max(FIRST_BUFFER, 2 * received)))
 
     def give_back(self, buffer: bytearray) -> None:
+        """It may still be in use: a batch that is being written lies in it."""
         if POOLED_BYTES_FROM < len(buffer) <= POOLED_BYTES_MAX and len(self._spare) < POOLED_BUFFERS:
-            try:
-                buffer.append(buffer.pop())  # costs nothing, and fails while a waiting handler holds a view into it
-            except BufferError:
-                return
             self._spare.append(buffer)
+
+
+def is_free(buffer: bytearray) -> bool:
+    try:
+        buffer.append(buffer.pop())  # costs nothing, and fails while anybody holds a view into it
+    except BufferError:
+        return False
+    return True
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -101,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._own: bytearray | None = None
         self._have = self._need = 0
         self._backlog: bytes | None = None
-        self._holds: Context | None = None
+        self._holds: object = None
         self._talking = False
         self._reading = True
         self._doomed = False
@@ -213,12 +219,13 @@ class Connection(asyncio.BufferedProtocol):
             or self._doomed
         )
 
-    def hold(self, context: Context) -> None:
-        """A request that must take effect before later ones waits: look at nothing further until it says so."""
-        self._holds = context
+    def hold(self, holder: object) -> None:
+        """Look at nothing further until whoever holds says so: a request that must take effect before later ones, or the
+        listener, which lets in only so many a second."""
+        self._holds = holder
 
-    def release(self, context: Context) -> None:
-        if self._holds is context:
+    def release(self, holder: object) -> None:
+        if self._holds is holder:
             self._holds = None
             self.listener.loop.call_soon(self._unthrottle)
 
@@ -309,10 +316,14 @@ class Listener:
         self.frame_bytes_max: int = config["socket.request.max.bytes"]
         self.in_flight_max: int = config["ottla.connection.requests.in.flight.max"]
         self.first_frame_s: float = config["ottla.connection.frame.deadline.ms"] / 1000
-        self.idle_s: float = config["connections.max.idle.ms"] / 1000
+        idle_ms: int = config["connections.max.idle.ms"]
+        self.idle_s = idle_ms / 1000 if idle_ms >= 0 else math.inf
         self.backlog: int = config["socket.listen.backlog.size"]
         self.buffers = Buffers()
         self.connections: dict[Connection, None] = {}
+        self._pace = Pace()
+        self._in_queue = 0
+        self.obey()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -346,14 +357,37 @@ class Listener:
         for connection in list(self.connections):
             connection.abort("the node stops")
 
+    def obey(self) -> None:
+        """Take over the settings of this listener that can change while it runs."""
+        self._connections_max: int = self.node.config.of_listener(self.name, "max.connections")
+        self._pace.per_second = self.node.config.of_listener(self.name, "max.connection.creation.rate")
+
     def opened(self, connection: Connection) -> None:
-        measures = self.node.measures
-        if not self.node.limits.admit(connection.peer_host):
+        measures, now = self.node.measures, self.loop.time()
+        turn = max(self.node.limits.pace.turn(now), self._pace.turn(now))
+        if not self._has_room(turn - now) or not self.node.limits.admit(connection.peer_host):
             measures.connections_refused.labels("limit").value += 1
             connection.abort("too many connections")
             return
+        self.node.limits.pace.take(now)
+        self._pace.take(now)
         measures.connections_opened.labels(self.name).value += 1
         self.connections[connection] = None
+        if turn > now:
+            self._in_queue += 1
+            connection.hold(self)
+            self.loop.call_at(turn, self._let_in, connection)
+
+    def _has_room(self, wait_s: float) -> bool:
+        """Whether one more fits. As many wait for their turn as would in the kernel's queue if we accepted more slowly."""
+        if len(self.connections) >= self._connections_max or wait_s == math.inf:
+            return False
+        return wait_s <= 0 or self._in_queue < self.backlog
+
+    def _let_in(self, connection: Connection) -> None:
+        self._in_queue -= 1
+        connection.last_active = self.loop.time()
+        connection.release(self)
 
     def closed(self, connection: Connection) -> None:
         if connection in self.connections:

@@ -127,6 +127,7 @@ class Node:
             log.warning("%s", warning)
         await self.world.disk.away(self.directories.open)
         self.quorum.listen(self._follow)
+        self.config.listen(self._settings_changed)
         for endpoint in self.config.broker_endpoints:
             listener = Listener(self, endpoint.name, endpoint.host, endpoint.port, self.loop)
             await listener.bind()
@@ -175,6 +176,16 @@ class Node:
             self._logs_loaded = True
             await self._load_logs(new)
         await self.replicas.apply(new, delta)
+
+    def _settings_changed(self, names: frozenset[str]) -> None:
+        """Those that a part keeps for itself instead of asking; logs have theirs from `reconfigure_all`."""
+        self.limits.obey(self.config)
+        for listener in self.listeners:
+            listener.obey()
+        connections = [connection for listener in self.listeners for connection in listener.connections]
+        connections.sort(key=lambda connection: connection.last_active)
+        for connection in connections[: self.limits.excess]:
+            connection.abort("max.connections was lowered")
 
     async def _load_logs(self, image: Image) -> None:
         def settings_of(topic: str) -> LogSettings:

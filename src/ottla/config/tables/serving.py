@@ -45,8 +45,8 @@ max.connections                           int    2147483647 >=0 cluster
 max.connections.per.ip                    int    2147483647 >=0 cluster
     Connections allowed from one address.
 max.connections.per.ip.overrides          string ""         -   cluster
-    Exceptions to the limit per address: host:count, comma separated.
-max.connection.creation.rate              int    2147483647 >=0 cluster inert
+    Exceptions to the limit per address: address:count, comma separated.
+max.connection.creation.rate              int    2147483647 >=0 cluster
     New connections accepted per second.
 connections.max.idle.ms                   long   600000     -
     A connection that is silent this long is closed.
