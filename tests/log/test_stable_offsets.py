@@ -1,0 +1,66 @@
+"""Where read_committed ends when decided and undecided transactions lie among each other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ottla.log.log import Log
+from ottla.log.producers import Origin
+from ottla.wire.records import end_marker
+
+sys.path.insert(0, str(Path(__file__).parent))
+from logs import NOW_MS, batch, make_log, put, reopen
+
+
+def begin(log: Log, producer_id: int) -> None:
+    put(log, batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True))
+
+
+def end(log: Log, producer_id: int, *, commit: bool) -> None:
+    marker = end_marker(commit, NOW_MS, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0)
+    put(log, memoryview(marker), origin=Origin.COORDINATOR)
+
+
+def test_a_decision_above_the_watermark_counts_before_a_later_open_transaction() -> None:
+    """TRAP-60: 0 is decided at 2, 1 is open. Until 2 is safe, the decision about 0 may yet be lost."""
+    log = make_log()
+    begin(log, 5)
+    begin(log, 6)
+    end(log, 5, commit=True)
+    assert log.last_stable_offset(2) == 0
+    assert log.last_stable_offset(3) == 1
+    end(log, 6, commit=False)
+    assert log.last_stable_offset(3) == 1
+    assert log.last_stable_offset(4) == 4
+
+
+def test_an_aborted_transaction_is_told_to_whoever_reads_its_last_record() -> None:
+    """PRT-16, TRAP-61: the list covers the range from its first offset to its marker, both ends inside."""
+    log = make_log()
+    begin(log, 5)
+    put(log, batch(2))
+    end(log, 5, commit=False)
+    begin(log, 6)
+    end(log, 6, commit=False)
+    for again in (log, reopen(log, clean=False)):
+        told = {
+            (first, bound): [row.first_offset for row in again.aborted_transactions(first, bound)]
+            for first, bound in ((0, 1), (1, 3), (3, 4), (4, 5), (3, 6), (5, 6), (0, 6))
+        }
+        assert told == {
+            (0, 1): [0], (1, 3): [0], (3, 4): [0], (4, 5): [4], (3, 6): [0, 4], (5, 6): [4], (0, 6): [0, 4],
+        }  # fmt: skip
+
+
+def test_a_transaction_that_was_open_for_long_is_found_behind_others() -> None:
+    """PRT-16, TRAP-61: rows lie in the order of markers, so the search may not end at the first one that lies behind."""
+    log = make_log()
+    begin(log, 5)
+    for producer in (6, 7, 8):
+        begin(log, producer)
+        end(log, producer, commit=False)
+    end(log, 5, commit=False)
+    assert [row.first_offset for row in log.aborted_transactions(0, 1)] == [0]
+    assert [row.first_offset for row in log.aborted_transactions(3, 5)] == [0, 3]
+    assert [row.first_offset for row in log.aborted_transactions(0, 8)] == [0, 1, 3, 5]
