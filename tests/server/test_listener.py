@@ -224,8 +224,8 @@ async def test_both_families_of_addresses_and_several_listeners(tmp_path: Path) 
     protocols = "PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT,CONTROLLER:PLAINTEXT"
     settings = {"listeners": listeners, "listener.security.protocol.map": protocols}
     async with serving(tmp_path, settings) as served:
-        assert [listener.name for listener in served.node.listeners] == ["PLAINTEXT", "SIX"]
-        for listener, host in zip(served.node.listeners, ("127.0.0.1", "::1"), strict=True):
+        assert [listener.name for listener in served.node.listeners] == ["PLAINTEXT", "SIX", "CONTROLLER"]
+        for listener, host in zip(served.node.listeners, ("127.0.0.1", "::1", "127.0.0.1"), strict=True):
             reader, writer = await asyncio.open_connection(host, listener.port)
             writer.write(frame(ApiVersionsRequest(), 0, 77))
             assert int.from_bytes((await reader.readexactly(8))[4:], "big") == 77

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ottla.config import BrokerConfig
+from ottla.config import BrokerConfig, Endpoint
 from ottla.server.dispatch import HANDLERS, Handler
 from ottla.server.limits import Limits
 from ottla.server.listener import Listener
@@ -110,7 +110,7 @@ async def serve(settings: dict[str, str], listeners: list[Listener] | None = Non
     node: Any = SimpleNamespace(
         config=config, limits=Limits(config), tick=Tick(loop, loop.call_exception_handler), measures=measures
     )
-    listener = Listener(node, "PLAINTEXT", "", PORT, loop)
+    listener = Listener(node, Endpoint("PLAINTEXT", "", PORT, "PLAINTEXT"), loop, is_controller=False)
     if listeners is not None:
         listeners.append(listener)
     if hasattr(listener, "bind"):

@@ -56,7 +56,10 @@ def settings(args: argparse.Namespace) -> dict[str, str]:
         properties["listeners"] = _listeners(args.listen, properties)
         _map_protocols(properties, len(args.listen))
         properties.pop("advertised.listeners", None)
-    return properties | pairs(args.set, "--set")
+    chosen = pairs(args.set, "--set")
+    if "listeners" in chosen:
+        properties.pop("ottla.controller.port.fallback", None)  # whoever writes down a port wants that one
+    return properties | chosen
 
 
 def _listeners(addresses: list[str], properties: dict[str, str]) -> str:

@@ -56,6 +56,8 @@ def single_node_defaults() -> dict[str, str]:
         "process.roles": "broker,controller",
         "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
         "controller.listener.names": "CONTROLLER",
+        # Nobody asked for this port: a second node on this machine must not fail because of it.
+        "ottla.controller.port.fallback": "true",
         "log.dirs": "./ottla-data",
         # Kafka's default is 3 copies: on a single node no group and no transaction would ever start.
         "offsets.topic.replication.factor": "1",

@@ -13,11 +13,13 @@ again when the reason is gone.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ottla.server.dispatch import Exchange, dispatch
 from ottla.server.limits import Pace
@@ -26,6 +28,7 @@ from ottla.wire.codec import Part, size_of
 from ottla.wire.frames import SIZE, add_response
 
 if TYPE_CHECKING:
+    from ottla.config import Endpoint
     from ottla.server.node import Node
 
 log = logging.getLogger("ottla.server")
@@ -38,6 +41,9 @@ POOLED_BYTES_FROM = 64 * 1024
 POOLED_BYTES_MAX = 4 * 1024 * 1024
 # What a connection gets that has sent only the start of a frame: thousands may do no more than that.
 FIRST_BUFFER = 4 * 1024
+# What a controller's listener serves: those of our APIs that Kafka's message files list for `controller`. Fetch is among
+# them there, but means the metadata log, which nobody else copies yet.
+CONTROLLER_KEYS = frozenset({18, 19, 20, 32, 33, 37, 44, 60})
 # How long a stopping node waits for clients to take their last replies.
 CLOSE_SECONDS = 2.0
 
@@ -112,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._doomed = False
 
+    dispatch = dispatch
+
     # --- the transport calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -175,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             if end - position - 4 < size:
                 break
             self.introduced = True
-            dispatch(self, data[position + 4 : position + 4 + size])
+            self.dispatch(data[position + 4 : position + 4 + size])
             if self._doomed or self.transport is None or self.transport.is_closing():
                 return
             position += 4 + size
@@ -307,11 +315,25 @@ class Connection(asyncio.BufferedProtocol):
         return not is_waiting and now - self.last_active > self.listener.idle_s
 
 
+class ControllerConnection(Connection):
+    """A connection to the controller of this node, not to its broker."""
+
+    __slots__ = ()
+
+    def dispatch(self, frame: memoryview) -> None:
+        key = int.from_bytes(frame[:2], "big")
+        if key in CONTROLLER_KEYS:
+            dispatch(self, frame)
+        else:
+            self.refuse(f"a controller does not serve the API with the key {key}")
+
+
 class Listener:
     """One named address that clients connect to, and the limits that hold there."""
 
-    def __init__(self, node: Node, name: str, host: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.node, self.name, self.host, self.port, self.loop = node, name, host, port, loop
+    def __init__(self, node: Node, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, is_controller: bool) -> None:
+        self.node, self.loop, self.is_controller = node, loop, is_controller
+        self.name, self.host, self.port = endpoint.name, endpoint.host, endpoint.port
         config = node.config
         self.frame_bytes_max: int = config["socket.request.max.bytes"]
         self.in_flight_max: int = config["ottla.connection.requests.in.flight.max"]
@@ -331,10 +353,23 @@ class Listener:
         """Take the address; clients are let in by `serve`. A free port (0) is known after this."""
         # localhost has two addresses, and a free port of one need not be free on the other.
         host = "127.0.0.1" if self.port == 0 and self.host == "localhost" else self.host or None
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), host, self.port, backlog=max(self.backlog, 1), start_serving=False
-        )
+        try:
+            self._server = await self._listen(host, self.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not (self.is_controller and self._may_move()):
+                raise
+            self._server = await self._listen("127.0.0.1" if host == "localhost" else host, 0)
+            log.warning("port %d is taken: the controller listens on another one", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def _may_move(self) -> bool:
+        may: bool = self.node.config["ottla.controller.port.fallback"]
+        return may
+
+    def _listen(self, host: str | None, port: int) -> Coroutine[Any, Any, asyncio.Server]:
+        kind = ControllerConnection if self.is_controller else Connection
+        backlog = max(self.backlog, 1)
+        return self.loop.create_server(lambda: kind(self), host, port, backlog=backlog, start_serving=False)
 
     async def serve(self) -> None:
         assert self._server is not None

@@ -128,8 +128,8 @@ class Node:
         await self.world.disk.away(self.directories.open)
         self.quorum.listen(self._follow)
         self.config.listen(self._settings_changed)
-        for endpoint in self.config.broker_endpoints:
-            listener = Listener(self, endpoint.name, endpoint.host, endpoint.port, self.loop)
+        for endpoint in (*self.config.broker_endpoints, *self.config.controller_endpoints):
+            listener = Listener(self, endpoint, self.loop, endpoint in self.config.controller_endpoints)
             await listener.bind()
             self.listeners.append(listener)
         await self.quorum.start({listener.name: listener.port for listener in self.listeners})
@@ -150,7 +150,9 @@ class Node:
 
     @property
     def addresses(self) -> str:
-        return ", ".join(f"{listener.host or '*'}:{listener.port}" for listener in self.listeners)
+        """Where clients find this node."""
+        doors = (listener for listener in self.listeners if not listener.is_controller)
+        return ", ".join(f"{listener.host or '*'}:{listener.port}" for listener in doors)
 
     async def stop(self) -> None:
         self.is_ready = False

@@ -86,6 +86,7 @@ class Quorum:
         self._ids = range(0)
         self._refill: asyncio.Future[Block] | None = None
         self._to_create: dict[str, NewTopic] = {}
+        self._ports: Mapping[str, int] = {}
 
     def listen(self, follow: Follow) -> None:
         """Await `follow(old, new, delta)` for every picture that becomes committed, in order."""
@@ -222,13 +223,14 @@ class Quorum:
     async def start(self, ports: Mapping[str, int]) -> None:
         """Read what is there, lead, let this node's broker in. `ports` are those that the listeners really have."""
         self.store = MetadataStore(self._config, self._world, self._directories)
+        self._ports = ports
         self.store.format(self._configured_voters(), 0 if self._config["controller.quorum.voters"] else 1)
         loaded = self.store.load()
         self._check_voters(loaded)
         self.written = loaded.image
         self._lead(loaded)
         self._decide_now(lambda image: controller.bootstrap(image, self.store.formatted_with(), self.rules))
-        self._join(ports)
+        self._join()
         await self.store.flush()
         await self._show(self.written, Delta.everything(self.written))
         log.info("leading epoch %d of the metadata at offset %d", self.written.epoch, self.written.offset)
@@ -239,8 +241,10 @@ class Quorum:
         return fixed if fixed.voters else VoterSet((self._myself(),))
 
     def _myself(self) -> Voter:
-        addresses = (Address(e.name, e.host or socket.gethostname(), e.port) for e in self._config.controller_endpoints)
-        return Voter(self._config.node_id, self.store.directory_id, tuple(addresses))
+        """As the settings have it: whoever gets this directory, Apache Kafka included, listens where they say."""
+        endpoints = [_endpoint(e, e.port or self._ports.get(e.name, 0)) for e in self._config.controller_endpoints]
+        addresses = tuple(Address(e.name, e.host, e.port) for e in endpoints)
+        return Voter(self._config.node_id, self.store.directory_id, addresses)
 
     def _check_voters(self, loaded: Loaded) -> None:
         if loaded.kraft_version == 0:
@@ -272,11 +276,12 @@ class Quorum:
         self._append(decision.records)
         return decision.reply
 
-    def _join(self, ports: Mapping[str, int]) -> None:
+    def _join(self) -> None:
         """Register controller and broker of this process, and take the broker off the fence."""
         me, rules, clean_epoch = self._config.node_id, self.rules, self._directories.clean_epoch
         incarnation = self._world.random.randbytes(16)
-        controllers = [_endpoint(e, e.port) for e in self._config.controller_endpoints]
+        ports = self._ports
+        controllers = [_endpoint(e, ports.get(e.name, e.port)) for e in self._config.controller_endpoints]
         self._decide_now(lambda image: controller.register_controller(image, me, incarnation, controllers))
         if me in self.written.brokers:
             self._decide_now(lambda image: controller.fence(image, me, rules))

@@ -220,6 +220,8 @@ ottla.connection.requests.in.flight.max int 100 >=1
     Requests of one connection that are worked on at a time; the rest stays in its socket.
 ottla.connection.frame.deadline.ms      long 10000 >=1
     A new connection that has not completed its first request by then is closed.
+ottla.controller.port.fallback          boolean false -
+    When the port of the controller's listener is taken, listen on a free one instead of refusing to start.
 min.incremental.fetch.session.eviction.ms long 120000 >=0
     A fetch session younger than this keeps its slot against newcomers of the same kind.
 """

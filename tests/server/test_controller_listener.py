@@ -1,0 +1,82 @@
+"""The controller's own listener: a port that is advertised takes connections, and serves what a controller serves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+
+from desk import on_loop
+from ottla.server.dispatch import HANDLERS
+from ottla.server.listener import CONTROLLER_KEYS
+from ottla.wire.messages.cluster import ApiVersionsRequest
+from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.produce import ProduceRequest
+from ottla.wire.messages.topics import CreateTopicsRequest
+from ottla.wire.schema import Message
+from served import Client, Served, serving
+
+
+async def to_controller(served: Served) -> Client:
+    """As somebody who was told the address by the metadata."""
+    endpoint = served.node.quorum.image.controllers[1].endpoints["CONTROLLER"]
+    return Client(*await asyncio.open_connection(endpoint.host, endpoint.port))
+
+
+def test_nothing_is_served_that_the_broker_does_not_serve() -> None:
+    assert CONTROLLER_KEYS < HANDLERS.keys()
+
+
+@on_loop
+async def test_the_registered_address_takes_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        assert (await client.call(ApiVersionsRequest(), 0)).error_code == 0
+        new = CreateTopicsRequest.Topic(name="made-there", num_partitions=1, replication_factor=1)
+        answer = await client.call(CreateTopicsRequest(topics=[new], timeout_ms=5_000), 7)
+        assert [topic.error_code for topic in answer.topics] == [0]
+        assert served.partition("made-there").log.end_offset == 0
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"), [(MetadataRequest(), 12), (ProduceRequest(), 9), (FetchRequest(), 12)]
+)
+@on_loop
+async def test_what_belongs_to_brokers_ends_the_connection(tmp_path: Path, request_: Message, version: int) -> None:
+    """As in Apache Kafka, where the message files say which listener serves what."""
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        client.send(request_, version)
+        assert await client.is_cut()
+        client.close()
+
+
+@on_loop
+async def test_the_voters_in_the_log_have_the_port_of_the_settings(tmp_path: Path) -> None:
+    """A free port is known only once it is bound; the record that names the voters must not say 0."""
+    async with serving(tmp_path) as served:
+        (voter,) = served.node.quorum.voters.voters
+        assert voter.addresses[0].port == served.node.listeners[-1].port > 0
+
+
+@on_loop
+async def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """A port that somebody wrote down must be free; that of a node without settings gives way."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
+        async with serving(tmp_path, settings | {"ottla.controller.port.fallback": "true"}) as served:
+            client = await to_controller(served)
+            assert (await client.call(ApiVersionsRequest(), 0)).error_code == 0
+            client.close()
+            (voter,) = served.node.quorum.voters.voters
+            assert voter.addresses[0].port == port, "whoever serves this directory next listens where the settings say"
+        with pytest.raises(OSError) as refused:
+            async with serving(tmp_path, settings | {"ottla.controller.port.fallback": "false"}):
+                pass
+        assert refused.value.errno == errno.EADDRINUSE
