@@ -105,6 +105,15 @@ async def test_unknown_topics_are_created_where_both_sides_allow_it(tmp_path: Pa
 
 
 @on_loop
+async def test_no_topic_takes_the_name_of_the_metadata_log(tmp_path: Path) -> None:
+    """Its directory would be the one in which the cluster's metadata lies."""
+    async with Desk(tmp_path) as desk:
+        assert by_name(await ask(desk, 13, ["__cluster_metadata", "new"])) == {"__cluster_metadata": 3, "new": 3}
+        await asyncio.sleep(SOON)
+        assert list(desk.quorum.image.topic_ids) == ["new"]
+
+
+@on_loop
 async def test_no_auto_creation_on_a_broker_that_does_not_want_it(tmp_path: Path) -> None:
     async with Desk(tmp_path, auto_create_topics_enable="false") as desk:
         assert by_name(await ask(desk, 13, ["new"])) == {"new": 3}

@@ -49,6 +49,26 @@ async def test_every_version_answers_the_marks_it_knows(tmp_path: Path, version:
             assert answer.leader_epoch == (epoch if version >= 4 else -1)
 
 
+@pytest.mark.parametrize("version", [1, 6, 11])
+@on_loop
+async def test_marks_that_nobody_knows(tmp_path: Path, version: int) -> None:
+    """As Apache 4.3.1: refused before anybody looks for the partition."""
+    async with serving(tmp_path) as served:
+        client = await filled(served)
+        for topic, mark in (("t", -7), ("t", -(2**63)), ("none", -7)):
+            answer = await client.list_offsets(topic, mark, version=version)
+            assert (answer.error_code, answer.offset) == (Error.UNSUPPORTED_VERSION.code, -1)
+
+
+@pytest.mark.parametrize("level", [2, -1, 127])
+@on_loop
+async def test_isolation_levels_that_do_not_exist(tmp_path: Path, level: int) -> None:
+    async with serving(tmp_path) as served:
+        client = await filled(served)
+        answer = await client.list_offsets("t", LATEST, isolation_level=level)
+        assert (answer.error_code, answer.offset) == (Error.UNKNOWN_SERVER_ERROR.code, -1)
+
+
 @on_loop
 async def test_a_timestamp_is_the_first_record_at_or_after_it(tmp_path: Path) -> None:
     """PRT-17."""
@@ -129,6 +149,7 @@ async def test_epochs_are_fenced(tmp_path: Path) -> None:
         partition.lead(2, partition.isr)
         assert (await client.list_offsets("t", LATEST, current_leader_epoch=1)).error_code == 74
         assert (await client.list_offsets("t", LATEST, current_leader_epoch=3)).error_code == 75
+        assert (await client.list_offsets("t", LATEST, current_leader_epoch=-2)).error_code == 74
         latest = await client.list_offsets("t", LATEST, current_leader_epoch=2)
         assert (latest.offset, latest.leader_epoch) == (5, 2)
         partition.step_down(7, 3)
@@ -160,6 +181,7 @@ async def test_where_an_epoch_ended(tmp_path: Path, version: int) -> None:
             answer = await epoch_end(client, epoch, version=version)
             assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, *expected), epoch
         assert (await epoch_end(client, 0, current=1, version=version)).error_code == Error.FENCED_LEADER_EPOCH.code
+        assert (await epoch_end(client, 0, current=-7, version=version)).error_code == Error.FENCED_LEADER_EPOCH.code
         missing = await epoch_end(client, 0, version=version, index=9)
         assert (missing.error_code, missing.leader_epoch, missing.end_offset) == (3, -1, -1)
 

@@ -16,7 +16,14 @@ from collections.abc import Iterable
 from ottla.config import BrokerConfig
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import Image, Partition, Topic
-from ottla.metadata.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, check_name, is_internal
+from ottla.metadata.topics import (
+    CLUSTER_METADATA,
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    check_name,
+    is_internal,
+)
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.handlers.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, alive_on, controller_for_clients
@@ -195,8 +202,13 @@ def _name_error(name: str) -> Error:
 def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context) -> None:
     config = ctx.node.config
     if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
-        legal = [name for name in names if _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION]
+        legal = [name for name in names if _may_be_created(name)]
         ctx.node.quorum.create_soon(_auto_topic(name, config) for name in legal)
+
+
+def _may_be_created(name: str) -> bool:
+    """The metadata log has that name on disk, and no topic may share it."""
+    return name != CLUSTER_METADATA and _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _auto_topic(name: str, config: BrokerConfig) -> NewTopic:

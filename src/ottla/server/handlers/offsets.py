@@ -22,8 +22,18 @@ from ottla.wire.messages.offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-# The version from which a special timestamp may be asked for.
-SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+# The version from which a special timestamp may be asked for. Other negative ones belong to no version yet.
+SPECIAL_SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+ISOLATION_LEVELS = (0, 1)
+ANY_EPOCH = -1
+NEVER = 2**15
 
 Asked = ListOffsetsRequest.Topic.Partition
 Listed = ListOffsetsResponse.Topic.Partition
@@ -31,6 +41,8 @@ Listed = ListOffsetsResponse.Topic.Partition
 
 @serves(ListOffsetsRequest, versions="1-11")
 async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsetsResponse:
+    if request.isolation_level not in ISOLATION_LEVELS:
+        return _all_refused(request, Error.UNKNOWN_SERVER_ERROR)
     asked_twice = _asked_twice(request)
     topics: dict[str, dict[int, Listed]] = {}  # each partition is answered once
     for topic in request.topics:
@@ -49,6 +61,18 @@ async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsets
     )
 
 
+def _all_refused(request: ListOffsetsRequest, error: Error) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.Topic(
+                name=topic.name,
+                partitions=[Listed(partition_index=p.partition_index, error_code=error.code) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
@@ -60,12 +84,19 @@ def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
 
 
 async def _list_one(topic: str, asked: Asked, isolation: int, ctx: Context) -> Listed:
-    if ctx.version < SPECIAL_SINCE.get(asked.timestamp, 0):
+    if asked.timestamp < 0 and ctx.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
         raise KafkaError(Error.UNSUPPORTED_VERSION)
     partition = ctx.replicas.find(topic, asked.partition_index)
-    partition.open_to(asked.current_leader_epoch)
+    _open(partition, asked.current_leader_epoch)
     timestamp, offset, epoch = await _look_up(partition, asked.timestamp, isolation)
     return Listed(partition_index=asked.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+def _open(partition: Partition, wanted_epoch: int) -> None:
+    """-1 stands for any epoch; what is below it is older than every leadership. (A Fetch takes both for any.)"""
+    if wanted_epoch < ANY_EPOCH:
+        raise KafkaError(Error.FENCED_LEADER_EPOCH)
+    partition.open_to(wanted_epoch)
 
 
 async def _look_up(partition: Partition, timestamp: int, isolation: int) -> tuple[int, int, int]:
@@ -99,7 +130,7 @@ EpochEnd = OffsetForLeaderEpochResponse.Topic.Partition
 def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
     try:
         partition = ctx.replicas.find(topic, asked.partition)
-        partition.open_to(asked.current_leader_epoch)
+        _open(partition, asked.current_leader_epoch)
     except KafkaError as error:
         return EpochEnd(partition=asked.partition, error_code=error.code)
     epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
