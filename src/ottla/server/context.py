@@ -47,6 +47,15 @@ class Context:
         return self.connection.listener.name
 
     @property
+    def is_to_controller(self) -> bool:
+        """Whether it came in on the controller's listener, where other APIs are served than on a broker's."""
+        return self.connection.listener.is_controller
+
+    def is_served_here(self, key: int) -> bool:
+        """Whether the listener serves this API that the request came in on."""
+        return self.connection.listener.serves(key)
+
+    @property
     def client_host(self) -> str:
         return self.connection.peer_host
 

@@ -322,7 +322,7 @@ class ControllerConnection(Connection):
 
     def dispatch(self, frame: memoryview) -> None:
         key = int.from_bytes(frame[:2], "big")
-        if key in CONTROLLER_KEYS:
+        if self.listener.serves(key):
             dispatch(self, frame)
         else:
             self.refuse(f"a controller does not serve the API with the key {key}")
@@ -348,6 +348,9 @@ class Listener:
         self.obey()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
+
+    def serves(self, key: int) -> bool:
+        return not self.is_controller or key in CONTROLLER_KEYS
 
     async def bind(self) -> None:
         """Take the address; clients are let in by `serve`. A free port (0) is known after this."""
