@@ -71,6 +71,8 @@ async def perform(log: Log, count: int) -> int:
     trimming.raise_start(log, first.base)
     if log.checkpoint is not None:
         await log.checkpoint()
+    if log.failed is not None:
+        return 0  # deleted meanwhile: whatever bears these names now is another log's
     gone = [segment for segment in log.segments if segment.base < first.base]
     trimming.put_aside(log, gone)
     log.segments = [segment for segment in log.segments if segment.base >= first.base]

@@ -174,13 +174,13 @@ class Directories:
 
     async def sweep(self) -> None:
         for directory in self.all:
-            await directory.sweep()
+            await directory.sweep(at_once=self.ballasts[directory.path].released)
 
     async def close(self, broker_epoch: int) -> None:
         """Close all logs and leave the mark of a clean stop. Those that must wait for the disk do so together."""
         unsettled = [log for directory in self.all for log in directory.logs.values() if log.failed is None]
         await asyncio.gather(*(_settle_in_turn(unsettled) for _ in range(min(len(unsettled), SETTLED_TOGETHER))))
-        await asyncio.gather(*(directory.disk.away(directory.close, broker_epoch) for directory in self.all))
+        await asyncio.gather(*(directory.stop(broker_epoch) for directory in self.all))
 
     def release(self) -> None:
         """Let go without a clean stop: the node could not start, or failed."""

@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from errno import ENOENT
 
 from ottla.log import identity
 from ottla.log.checkpoints import (
@@ -32,6 +33,7 @@ NAME_BYTES_MAX = 255
 # Logs that were closed cleanly open in a fraction of a millisecond: many of them share one trip off the loop.
 LOADED_TOGETHER = 32
 LOADERS = 2
+FOREVER = 2**63
 
 Key = tuple[str, int]
 
@@ -176,25 +178,26 @@ class DataDirectory:
 
     async def delete(self, topic: str, partition: int) -> None:
         """Out of sight at once, out of the disk after `file.delete.delay.ms`."""
-        log = self.logs.pop((topic, partition))
-        for segment in log.segments:
-            self.files.close(segment)
+        log = self._let_go(topic, partition)
         path = self._rename_aside(topic, partition, "delete")
-        self._forget(topic, partition)
         self._doomed.append((self._now_ms() + log.settings.file_delete_delay_ms, path))
         await self.disk.away(self.disk.sync_directory, self.path)
 
     def set_aside(self, topic: str, partition: int) -> str:
         """A log that no known topic claims: renamed, kept. Its new path."""
-        log = self.logs.pop((topic, partition))
-        for segment in log.segments:
-            self.files.close(segment)
-        self._forget(topic, partition)
+        self._let_go(topic, partition)
         return self._rename_aside(topic, partition, "stray")
 
-    def _forget(self, topic: str, partition: int) -> None:
+    def _let_go(self, topic: str, partition: int) -> Log:
+        """The log is not ours any more. Work on it that is under way must not touch the files of a namesake after it."""
+        log = self.logs.pop((topic, partition))
+        log.failed = FileNotFoundError(ENOENT, "the log was deleted", log.directory)
+        for segment in log.segments:
+            self.files.close(segment)
+            self.files.drop_index(segment.path + ".index")
         for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
             offsets.pop((topic, partition), None)
+        return log
 
     def _rename_aside(self, topic: str, partition: int, suffix: str) -> str:
         tail = f"-{partition}.{self._random.getrandbits(128):032x}-{suffix}"
@@ -205,7 +208,10 @@ class DataDirectory:
     # -- upkeep
 
     async def checkpoint(self, high_watermarks: Mapping[Key, int] | None = None) -> None:
-        """Write recovery points, log starts and, if given, high watermarks. One at a time."""
+        """Write recovery points, log starts and, if given, high watermarks. One at a time, and once begun to the end."""
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._checkpoint(high_watermarks)))
+
+    async def _checkpoint(self, high_watermarks: Mapping[Key, int] | None) -> None:
         async with self._checkpointing:
             if high_watermarks is not None:
                 self.high_watermarks = dict(high_watermarks)
@@ -225,21 +231,31 @@ class DataDirectory:
                 write_offsets(self.disk, f"{self.path}/{name}", offsets)
                 self._written[name] = offsets
 
-    async def sweep(self) -> int:
-        """Remove files and directories whose delay is over, off the loop; how many."""
-        now = self._now_ms()
-        due = [path for at, path in self._doomed if at <= now]
-        self._doomed = [(at, path) for at, path in self._doomed if at > now]
-        files = [path for log in self.logs.values() if log.deleted for path in log.sweep(now)]
-        for path in due:
-            await self.disk.away(self.disk.remove_tree, path)
-        for path in files:
-            await self.disk.away(self._remove, path)
-        return len(due) + len(files)
+    async def sweep(self, at_once: bool = False) -> int:
+        """Remove files and directories whose delay is over, or all of them, off the loop; how many.
+
+        The delay is a courtesy to readers, and those hold their files open: where room is short there is none.
+        """
+        now = FOREVER if at_once else self._now_ms()
+        for log in self.logs.values():
+            if log.deleted:
+                self._doomed += [(0, path) for path in log.sweep(now)]
+        due = [entry for entry in self._doomed if entry[0] <= now]
+        for entry in due:
+            await self.disk.away(self._remove, entry[1])
+            self._doomed.remove(entry)
+        return len(due)
 
     def _remove(self, path: str) -> None:
-        if self.disk.exists(path):
+        if self.disk.is_directory(path):
+            self.disk.remove_tree(path)
+        elif self.disk.exists(path):
             self.disk.remove(path)
+
+    async def stop(self, broker_epoch: int = identity.NO_EPOCH) -> None:
+        """`close` off the loop, after a checkpoint that may be under way."""
+        async with self._checkpointing:
+            await self.disk.away(self.close, broker_epoch)
 
     def close(self, broker_epoch: int = identity.NO_EPOCH) -> None:
         """Close every log, write the checkpoints and, if nothing failed, the mark of a clean stop. Blocks."""

@@ -1,14 +1,15 @@
 """Waiting for the disk, together.
 
 One sync serves everybody who wanted one before it began. Whoever comes while one is under way waits for the next, because
-their bytes may have been written after the running one started. The sync runs off the loop; an error marks the log as failed
-inside that call, so that it counts even if nobody waits for the answer any more.
+their bytes may have been written after the running one started. The sync runs off the loop, and once begun it runs to its end:
+whoever waits for it may be cancelled, but a thread cannot be called back, and two syncs of one log at once would write the
+same files. An error marks the log as failed inside that call, so that it counts even if nobody waits for the answer any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import File
@@ -18,12 +19,22 @@ if TYPE_CHECKING:
     from ottla.log.segment import Segment
 
 
+class Covered(NamedTuple):
+    """What a sync makes safe: the state of the log when its files were listed. Writes that come later count for the next."""
+
+    end: int
+    recovery_point: int
+    cuts: int
+    refused: int
+    closed: list[Segment]
+
+
 class Flusher:
-    __slots__ = ("_busy", "_log", "_waiters")
+    __slots__ = ("_log", "_running", "_waiters")
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._busy = False
+        self._running: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     async def flush(self, upto: int) -> None:
@@ -31,14 +42,14 @@ class Flusher:
         cuts = log.cuts
         while (log.synced_end < upto or log.refused) and log.cuts == cuts:
             if log.failed is not None:
-                raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk failed: {log.failed}")
-            if self._busy:
+                raise failed(log.failed)
+            if self._running is not None:
                 await self._turn()
             else:
                 await self._sync(settle=False)
 
     async def settle(self) -> None:
-        while self._busy:
+        while self._running is not None:
             await self._turn()
         if self._log.failed is None and not self._log.is_settled:
             await self._sync(settle=True)
@@ -51,26 +62,30 @@ class Flusher:
 
     async def _sync(self, settle: bool) -> None:
         log = self._log
-        end, base, cuts = log.end_offset, log.active.base, log.cuts
         if settle:
             log.write_out()
-        closed, refused = list(log.unsynced), log.refused
-        paths, file = what_to_sync(log, closed, settle)
-        self._busy = True
+        # Without its indexes on disk the active segment must be scanned after a crash, however much of it is synced.
+        point = log.end_offset if settle else log.active.base
+        covered = Covered(log.end_offset, point, log.cuts, log.refused, list(log.unsynced))
+        paths, file = what_to_sync(log, covered.closed, settle)
+        self._running = asyncio.get_running_loop().create_task(self._carry_out(paths, file, covered))
+        await asyncio.shield(self._running)
+
+    async def _carry_out(self, paths: list[str], file: File, covered: Covered) -> None:
+        log = self._log
         try:
             await log.disk.away(sync, log, paths, file)
+            log.refused -= covered.refused
+            log.unsynced = [segment for segment in log.unsynced if segment not in covered.closed]
+            if log.cuts == covered.cuts:
+                log.synced_end = max(log.synced_end, covered.end)
+                log.recovery_point = max(log.recovery_point, covered.recovery_point)
         finally:
-            self._busy = False
+            self._running = None
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        log.refused -= refused
-        log.unsynced = [segment for segment in log.unsynced if segment not in closed]
-        if log.cuts == cuts:
-            log.synced_end = max(log.synced_end, end)
-            # Without its indexes on disk the active segment must be scanned after a crash, however much of it is synced.
-            log.recovery_point = max(log.recovery_point, end if settle else base)
 
 
 def what_to_sync(log: Log, closed: list[Segment], settle: bool) -> tuple[list[str], File]:
@@ -93,6 +108,8 @@ def what_to_sync(log: Log, closed: list[Segment], settle: bool) -> tuple[list[st
 
 def sync(log: Log, paths: list[str], file: File) -> None:
     """Runs off the loop. The directory comes last in `paths`: names count only once their files do."""
+    if log.failed is not None:
+        raise failed(log.failed)
     try:
         if log.epochs.unwritten:
             log.epochs.write()
@@ -103,11 +120,13 @@ def sync(log: Log, paths: list[str], file: File) -> None:
                 log.disk.sync_directory(path)
             else:
                 _sync_path(log, path)
-    except FileNotFoundError:
-        return  # the whole directory was renamed away: the topic is being deleted
     except OSError as error:
         log.failed = error
-        raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk failed: {error}") from error
+        raise failed(error) from error
+
+
+def failed(error: BaseException) -> KafkaError:
+    return KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk failed: {error}")
 
 
 def _sync_path(log: Log, path: str) -> None:

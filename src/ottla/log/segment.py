@@ -186,6 +186,7 @@ class Segment:
         """No more appends: add the last time entry, write the indexes, forget what only the active segment needs."""
         self.index_time()
         self.settle()
+        self._files.drop_index(self.path + ".index")  # what was kept under this name before may say something else
         if self.index:
             self._files.keep_index(self.path + ".index", self.index)
         self.index = self.times = self.recent_lasts = self.recent_positions = None
