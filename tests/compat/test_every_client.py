@@ -50,6 +50,7 @@ def written(usable: Callable[[str], Client], topic: Callable[..., str]) -> Writt
 def test_reads_what_the_other_wrote(
     writer: str, codec: str, reader: str, usable: Callable[[str], Client], written: Written
 ) -> None:
+    """REC-03, REC-05: every codec, with Java, librdkafka and Python on either side; keys, headers, tombstones."""
     where, expected = written(writer, codec)
     consumer = usable(reader)
     seen = consumer.consume(where, 0, 0, len(expected))

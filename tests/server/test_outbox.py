@@ -67,7 +67,8 @@ def said(parts: list[bytes | Slice]) -> bytes:
 
 
 def test_bytes_and_slices_of_all_sizes_arrive_in_order(data_file: RealFile) -> None:
-    """IO-03: large slices leave by sendfile; the queue keeps the order whatever leaves how."""
+    """IO-03: large slices leave by sendfile; the queue keeps the order whatever leaves how. TRAP-27: bytes that are written
+    while a file is being sent wait for it."""
     rng = random.Random(7)
     batches = []
     for _ in range(60):

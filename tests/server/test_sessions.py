@@ -130,6 +130,23 @@ def test_a_full_table_makes_room_only_for_good_reasons() -> None:
     assert len(sessions) == 2
 
 
+def test_a_larger_session_takes_the_place_of_a_smaller_one_that_had_its_time() -> None:
+    clock = Clock()
+    sessions = table(slots=2, clock=clock)
+    small = sessions.plan(asks(0, INITIAL_EPOCH, {0: 0}), 12).session
+    large = sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0, 2: 0}), 12).session
+    assert small is not None and large is not None
+    clock.now = 100.0
+    for session in (small, large):
+        sessions.plan(asks(session.id, 1, {}), 12)
+    assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0}), 12).session is None, "they are too young to give way"
+    clock.now = 121.0
+    assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0}), 12).session is None, "no larger than the smallest"
+    assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0}), 12).session is not None
+    assert refused(sessions, asks(small.id, 2, {})) is Error.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.plan(asks(large.id, 2, {}), 12).session is large
+
+
 def test_the_epoch_wraps_to_one() -> None:
     sessions = table()
     begun = sessions.plan(asks(0, INITIAL_EPOCH, {0: 0}), 12).session
