@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 JARS := tests/apache/jars/.complete
+SPARK := .venv-spark
 
-.PHONY: run test test-slow lint bench fuzz format status matrix jars clean
+.PHONY: run test test-slow lint bench fuzz format status matrix spark jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -37,6 +38,10 @@ status: $(VENV)/.test
 matrix: $(VENV)/.test $(JARS)
 	$(BIN)/python tests/compat/matrix.py
 
+# Spark's Kafka connector against a node. It has an environment of its own: half a gigabyte that nothing else needs.
+spark: $(SPARK)/.installed tests/spark/jars/.complete
+	$(SPARK)/bin/python tests/spark/batch.py
+
 jars: $(JARS)
 
 $(VENV)/bin/python:
@@ -59,5 +64,16 @@ $(JARS): tests/apache/pom.xml tests/apache/pom39.xml
 	mvn -q -B -f tests/apache/pom39.xml dependency:copy-dependencies -DoutputDirectory=jars39
 	@touch $@
 
+$(SPARK)/.installed: tests/spark/requirements.txt pyproject.toml constraints.txt
+	@echo "installing ottla and PySpark ..."
+	$(PYTHON) -m venv $(SPARK)
+	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(SPARK)/bin/pip install --quiet -e . -r tests/spark/requirements.txt
+	@touch $@
+
+tests/spark/jars/.complete: tests/spark/pom.xml
+	@echo "fetching Spark's Kafka connector ..."
+	mvn -q -B -f tests/spark/pom.xml dependency:copy-dependencies -DoutputDirectory=jars
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SPARK) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
