@@ -257,8 +257,8 @@ async def read_all(log: Log) -> dict[int, bytes]:
 
 
 def check_indexes(log: Log) -> None:
-    """Each closed segment has all the entries that its batches call for, and its largest timestamp."""
-    for segment in log.segments[:-1]:
+    """Each closed segment that can be read has all the entries that its batches call for, and its largest timestamp."""
+    for segment in log.segments[log.segment_number(log.start_offset) : -1]:
         index, times, largest, indexed_at = OffsetIndex(), segment.read_times(), -1, 0
         for position, fields in segment.headers(0):
             if position - indexed_at > SETTINGS.index_interval_bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.producer import Producer
-from ottla.log import cleaning, directory, flushing, identity, recovery
+from ottla.log import cleaning, damage, directory, flushing, identity, recovery
 from ottla.log.log import Log
 from ottla.log.producers import Producers
 from ottla.log.writer import Writer
@@ -119,8 +119,8 @@ def recovery_ignores_crc(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(scanning, "crc32c", lambda data: _Equal())
         yield from sound(file, position, end)
 
-    sound = recovery.sound_batches
-    patch.setattr(recovery, "sound_batches", shapes)
+    sound = damage.sound_batches
+    patch.setattr(damage, "sound_batches", shapes)
 
 
 class _Equal:
@@ -138,9 +138,9 @@ def torn_tail_stays(patch: pytest.MonkeyPatch) -> None:
     """The scan does not cut what it could not read; appends go behind it."""
     scan = recovery._scan
 
-    def lazy(log: Log, segment: Any, report: Any, with_producers: bool = True) -> Any:
+    def lazy(log: Log, segment: Any, report: Any, known: int, with_producers: bool = True) -> Any:
         size, content = segment.size, segment.open().read_at(0, segment.size)
-        end, was_cut = scan(log, segment, report, with_producers)
+        end, was_cut = scan(log, segment, report, known, with_producers)
         if was_cut:
             segment.open().write_at(0, [content])
             segment.size = size
@@ -261,13 +261,13 @@ def failed_write_keeps_its_offsets(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def log_end_forgets_last_batch(patch: pytest.MonkeyPatch) -> None:
     """Recovery stops one batch early."""
-    sound = recovery.sound_batches
+    sound = damage.sound_batches
 
     def one_less(file: Any, position: int, end: int) -> Iterator[Any]:
         batches = list(sound(file, position, end))
         yield from batches[:-1] if len(batches) > 3 else batches
 
-    patch.setattr(recovery, "sound_batches", one_less)
+    patch.setattr(damage, "sound_batches", one_less)
 
 
 @mutant

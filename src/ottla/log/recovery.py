@@ -2,8 +2,9 @@
 
 Below the recovery point everything was synced and is believed. Segments from the one that holds the recovery point on are
 scanned batch by batch with their CRCs. The first batch that is not right ends the log: the segment is cut there, later
-segments go. Indexes, transaction indexes, leader epochs and producers are built again from the same scan. A log whose
-recovery point is its end, with settled indexes and a snapshot there, needs no scan at all, also after a crash.
+segments go. (Below the recovery point it does not: see `damage`.) Indexes, transaction indexes, leader epochs and producers
+are built again from the same scan. A log whose recovery point is its end, with settled indexes and a snapshot there, needs no
+scan at all, also after a crash.
 
 Files of interrupted work are dealt with first, by Kafka's rules: `.deleted` and `.cleaned` go; a `.swap` at or above the
 smallest `.cleaned` goes, because its compaction was not complete; other `.swap` files replace the segments they span.
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ottla.log import aborted
-from ottla.log.index import RELATIVE_MAX, OffsetIndex
+from ottla.log.damage import Walk
+from ottla.log.index import OffsetIndex
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
@@ -28,6 +30,10 @@ from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
+
+
+# Above every offset.
+EVERYTHING = 2**63
 
 
 class OldFormat(Exception):
@@ -208,7 +214,7 @@ def _rebuild_missing(log: Log, segments: list[Segment], names: list[str], report
     have = set(names)
     for segment in segments:
         if segment.size and not {f"{segment.base:020d}.index", f"{segment.base:020d}.timeindex"} <= have:
-            _scan(log, segment, report, with_producers=False)
+            _scan(log, segment, report, EVERYTHING, with_producers=False)
             segment.retire()
             log.unsynced.append(segment)
 
@@ -217,9 +223,12 @@ def _rebuild_missing(log: Log, segments: list[Segment], names: list[str], report
 
 
 def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Report) -> int:
-    """Scan from the segment that holds the recovery point on; the log end."""
-    first = 0
-    while first + 1 < len(segments) and segments[first + 1].base <= recovery_point:
+    """Scan from the segment that holds the recovery point on, or the log start; the log end.
+
+    Below the log start there may be holes: a power cut while retention was at work took some names and brought others back.
+    """
+    first, known = 0, max(recovery_point, log.start_offset)
+    while first + 1 < len(segments) and segments[first + 1].base <= known:
         first += 1
     _rebuild_missing(log, segments[:first], log.disk.names(log.directory), report)
     _mend_aborted(log, segments[:first], report)
@@ -241,7 +250,7 @@ def _recover(log: Log, segments: list[Segment], recovery_point: int, report: Rep
             _drop(log, segments, number, len(segments), report)
             break
         log.write_snapshot(segment.base)
-        end, was_cut = _scan(log, segment, report)
+        end, was_cut = _scan(log, segment, report, recovery_point)
         number += 1
         if was_cut:
             _drop(log, segments, number, len(segments), report)
@@ -279,8 +288,11 @@ def _drop(log: Log, segments: list[Segment], first: int, end: int, report: Repor
         del segments[first:end]
 
 
-def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = True) -> tuple[int, bool]:
-    """Walk all batches of a segment and rebuild all that derives from them: (end offset, whether it had to be cut)."""
+def _scan(log: Log, segment: Segment, report: Report, known: int, with_producers: bool = True) -> tuple[int, bool]:
+    """Walk all batches of a segment and rebuild all that derives from them: (end offset, whether it had to be cut).
+
+    Below the offset `known` all was synced before, so nothing is cut there.
+    """
     index_before, times_before = segment.read_index(), segment.read_times()
     aborted_before = log.disk.read(segment.path + ".txnindex") if segment.base in log.with_aborted else b""
     file, size = segment.open(), segment.size
@@ -288,12 +300,14 @@ def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = Tru
     segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, segment.base
     segment.index, segment.times = OffsetIndex(), bytearray()
     interval, end, rows = log.settings.index_interval_bytes, segment.base, b""
-    for _, fields, batch in sound_batches(file, 0, size):
-        last = fields[BASE] + fields[DELTA]
-        if fields[BASE] < end or not 0 <= last - segment.base <= RELATIVE_MAX:
-            break
-        segment.add(last, len(batch), fields[MAX_TIME], interval)
-        end = last + 1
+    trusted_from = 0
+    for position, fields, batch in Walk(file, size, segment.base, index_before, known):
+        end = fields[BASE] + fields[DELTA] + 1
+        if batch is None or position > segment.size:
+            trusted_from = _pass_damage(log, segment, position, fields, batch is None)
+        if batch is None:
+            continue
+        segment.add(end - 1, len(batch), fields[MAX_TIME], interval)
         if fields[EPOCH] > log.epochs.latest:
             log.epochs.note(fields[EPOCH], fields[BASE])
         if with_producers and fields[PRODUCER] >= 0:
@@ -312,10 +326,21 @@ def _scan(log: Log, segment: Segment, report: Report, with_producers: bool = Tru
     segment.settle()
     if with_producers and rows != aborted_before:
         _write_aborted(log, segment, rows)
-    segment.trusted_from, segment.checked = 0, None
+    segment.trusted_from, segment.checked = trusted_from, None
     log.end_offset = end
     _prepare_active(segment, log.now_ms())
     return end, segment.size < size
+
+
+def _pass_damage(log: Log, segment: Segment, position: int, fields: tuple[int, ...], is_damaged: bool) -> int:
+    """Go on after damage: where the damaged batch ends, or at a sound one that is indexed as the only way in from now on."""
+    log.note_corrupt(segment.base, segment.size)
+    segment.size = position
+    if is_damaged:
+        segment.size += fields[LENGTH] + PREFIX_BYTES
+    else:
+        segment.index_batch(fields[BASE] + fields[DELTA], position)
+    return segment.size
 
 
 def _refuse_old_format(log: Log, segment: Segment, rest: bytes) -> None:
