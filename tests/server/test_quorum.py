@@ -142,6 +142,7 @@ async def test_after_a_kill_everything_acknowledged_is_there_and_led(tmp_path: P
 
 @on_loop
 async def test_a_stopped_node_leads_nothing_and_its_broker_is_fenced(tmp_path: Path) -> None:
+    """TRAP-39: no leadership is left when it goes; there is no other broker yet whose picture would have to follow first."""
     node = Running(tmp_path)
     quorum = await node.start()
     await quorum.propose(create("t"))

@@ -1,0 +1,69 @@
+"""Once per turn of the loop: first what was accepted is written, then the replies leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from desk import on_loop
+from ottla.server.tick import Tick
+
+
+class Told:
+    """A partition and a connection in one: it writes down what it is asked for."""
+
+    def __init__(self, did: list[str], name: str, write: Callable[[], None] = lambda: None) -> None:
+        self.did, self.name, self.on_write = did, name, write
+
+    def tick(self) -> None:
+        self.did.append(f"write {self.name}")
+        self.on_write()
+
+    write = tick
+
+    def flush(self) -> None:
+        self.did.append(f"flush {self.name}")
+
+    def abort(self, reason: str) -> None:
+        self.did.append(f"abort {self.name}")
+
+
+def fails() -> None:
+    raise RuntimeError("a defect")
+
+
+@on_loop
+async def test_replies_leave_after_the_writes_of_their_turn() -> None:
+    did: list[str] = []
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+    tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+    tick.dirty(Told(did, "p"))  # type: ignore[arg-type]
+    tick.dirty(Told(did, "q"))  # type: ignore[arg-type]
+    assert did == []
+    await asyncio.sleep(0.01)
+    assert did == ["write p", "write q", "flush c"]
+
+
+@on_loop
+async def test_after_a_defect_in_a_write_nobody_is_told_anything() -> None:
+    """Nobody knows what the file holds: an acknowledgement could be a lie, so none leaves and the node ends."""
+    did: list[str] = []
+    fatal: list[BaseException] = []
+    tick = Tick(asyncio.get_running_loop(), fatal.append)
+    tick.dirty(Told(did, "p", fails))  # type: ignore[arg-type]
+    tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    assert did == ["write p"]
+    assert [str(error) for error in fatal] == ["a defect"]
+
+
+@on_loop
+async def test_a_reply_that_cannot_be_sent_costs_only_its_own_connection() -> None:
+    did: list[str] = []
+    broken = Told(did, "broken")
+    broken.flush = fails  # type: ignore[method-assign]
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+    tick.talk(broken)  # type: ignore[arg-type]
+    tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    assert did == ["abort broken", "flush c"]
