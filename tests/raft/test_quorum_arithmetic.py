@@ -37,13 +37,19 @@ def test_a_majority_must_have_synced_past_the_start_of_the_epoch() -> None:
     assert THREE.high_watermark({1: 8, 2: 6}, epoch_start=5, current=7) == 7
 
 
+def test_half_of_the_voters_is_no_majority() -> None:
+    for count, majority in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3)):
+        assert VoterSet(tuple(Voter(number) for number in range(count))).majority == majority
+    four = VoterSet(tuple(Voter(number) for number in range(4)))
+    assert four.high_watermark({0: 10, 1: 10, 2: 6}, epoch_start=5, current=0) == 6
+
+
 def test_voters_can_come_from_the_setting() -> None:
     voters = VoterSet.of_setting("1@a.example:9093, 2@[::1]:9094")
     assert voters.ids == (1, 2) and voters.voters[1].addresses == (Address("", "::1", 9094),)
 
 
 def test_the_state_file_of_4_3_1_is_read_and_written_as_it_is() -> None:
-    """TRAP-34."""
     written = (
         b'{"leaderId":1,"leaderEpoch":3,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
