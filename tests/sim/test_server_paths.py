@@ -262,7 +262,7 @@ def test_ordered_requests_take_effect_in_the_order_they_came(service: Service):
 def test_requests_in_flight_are_bounded(service: Service):
     async def main(loop: SimLoop) -> int:
         service.running_most = 0
-        loop.boot("b0", serve({"ottla.connection.requests.in.flight.max": "7"}))
+        loop.boot("b0", serve({"ottla.connection.requests.in.flight.max": "4"}))
         await asyncio.sleep(0.1)
         reader, writer = await asyncio.open_connection("b0", PORT)
         requests = [fetch(number, 100, wait_ms=10) for number in range(100)]
@@ -272,7 +272,7 @@ def test_requests_in_flight_are_bounded(service: Service):
         return service.running_most
 
     for seed in range(5):
-        assert run(seed, main) == 7
+        assert run(seed, main) == 4
 
 
 def test_a_reader_that_takes_nothing_is_not_read_from_for_ever(service: Service):

@@ -44,6 +44,10 @@ FIRST_BUFFER = 4 * 1024
 # What a controller's listener serves: those of our APIs that Kafka's message files list for `controller`. Fetch is among
 # them there, but means the metadata log, which nobody else copies yet.
 CONTROLLER_KEYS = frozenset({18, 19, 20, 32, 33, 37, 44, 60})
+# So many requests of one connection are worked on at a time if they are not Produce: their answers wait in memory, and that
+# to a small question about all topics may have megabytes and takes long. Clients send a few; Apache Kafka looks at one.
+QUESTIONS_IN_FLIGHT_MAX = 5
+PRODUCE = b"\0\0"
 # How long a stopping node waits for clients to take their last replies.
 CLOSE_SECONDS = 2.0
 
@@ -182,6 +186,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if end - position - 4 < size:
                 break
+            if len(self.exchanges) >= QUESTIONS_IN_FLIGHT_MAX and data[position + 4 : position + 6] != PRODUCE:
+                self._backlog = bytes(data[position:])
+                self._throttle()
+                return
             self.introduced = True
             self.dispatch(data[position + 4 : position + 4 + size])
             if self._doomed or self.transport is None or self.transport.is_closing():
@@ -246,6 +254,8 @@ class Connection(asyncio.BufferedProtocol):
         while self._backlog is not None and not self._is_full():
             backlog, self._backlog = self._backlog, None
             self._frames(memoryview(backlog))
+            if self._backlog is not None and len(self._backlog) == len(backlog):
+                break  # the next request is no Produce, and has to wait until others are answered
         if not self._reading and self._backlog is None and not self._is_full():
             self._reading = True
             if self.transport is not None and not self.transport.is_closing():
