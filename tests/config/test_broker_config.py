@@ -39,6 +39,17 @@ def test_a_single_node_can_have_groups() -> None:
     assert {endpoint.host for endpoint in it.endpoints} == {"localhost"}
 
 
+def test_without_listeners_a_node_serves_this_machine_only() -> None:
+    """Apache Kafka would serve every interface. Whoever advertises an address wants to be reached."""
+    it = BrokerConfig({"broker.id": "7"})
+    assert [(endpoint.host, endpoint.port) for endpoint in it.endpoints] == [("localhost", 9092)]
+    assert len(it.warnings) == 1 and "listeners=PLAINTEXT://:9092" in it.warnings[0]
+    for told in ({"listeners": "PLAINTEXT://:9092"}, {"advertised.listeners": "PLAINTEXT://broker.example:9092"}):
+        it = BrokerConfig(told)
+        assert [(endpoint.host, endpoint.port) for endpoint in it.endpoints] == [("", 9092)]
+        assert it.warnings == []
+
+
 def test_a_topic_falls_back_to_the_brokers_setting_in_its_own_unit() -> None:
     assert config(log_retention_hours="2").topic_settings({})["retention.ms"] == 7_200_000
     assert config(log_retention_hours="2", log_retention_minutes="5").topic_settings({})["retention.ms"] == 300_000
@@ -102,6 +113,7 @@ def test_unknown_and_removed_settings_are_named() -> None:
             "inter.broker.protocol.version": "3.0",
             "no.such.setting": "1",
             "listener.name.internal.ssl.client.auth": "none",
+            "listeners": "PLAINTEXT://:9092",
         }
     )
     warnings = "\n".join(it.warnings)

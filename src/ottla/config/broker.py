@@ -44,6 +44,13 @@ log = logging.getLogger("ottla.config")
 
 DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
 
+# Apache Kafka listens on every interface when nobody says where. Without passwords and TLS that is for people to decide.
+LOOPBACK = {"listeners": "PLAINTEXT://localhost:9092"}
+ONLY_HERE = (
+    "listeners is not set: only programs on this machine can connect, at localhost:9092; "
+    "listeners=PLAINTEXT://:9092 lets in others"
+)
+
 OBEYED_BY_LOGS = ("producer.id.expiration.ms",)
 
 Changed = Callable[[frozenset[str]], None]
@@ -75,6 +82,8 @@ class BrokerConfig:
         """Raises INVALID_CONFIG for what no node could run with; what can be ignored is in `warnings`."""
         self.warnings: list[str] = [line for name in properties if (line := _warning(name))]
         self.static = _completed(properties)
+        if not {"listeners", "advertised.listeners"} & properties.keys():
+            self.warnings.append(ONLY_HERE)
         self.dynamic_broker: dict[str, str] = {}
         self.dynamic_default: dict[str, str] = {}
         self._listeners: list[Changed] = []
@@ -229,8 +238,9 @@ def _acceptable(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _completed(given: Mapping[str, str]) -> dict[str, str]:
-    """node.id and broker.id stand in for each other. A file from before KRaft names no roles: we take both."""
-    static = dict(given)
+    """node.id and broker.id stand in for each other. A file from before KRaft names no roles: we take both. Whoever is told
+    an address for others, and not where to listen, listens everywhere."""
+    static = dict(given) if "advertised.listeners" in given else {**LOOPBACK, **given}
     node_id = static.get("node.id", static.get("broker.id", "1"))
     if static.setdefault("node.id", node_id) != static.setdefault("broker.id", node_id):
         raise refused(f"node.id ({static['node.id']}) and broker.id ({static['broker.id']}) must be the same")
