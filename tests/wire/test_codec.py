@@ -9,15 +9,16 @@ import tracemalloc
 import pytest
 
 from ottla.wire.codec import Malformed, Unencodable, decode, decoder, encode, encode_parts, size_of, source_of
-from ottla.wire.generator import ELEMENTS_FREE
+from ottla.wire.generator import MEMORY_FREE, MEMORY_MAX, MEMORY_PER_BYTE
 from ottla.wire.messages import REQUESTS, RESPONSES
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest, MetadataResponse
+from ottla.wire.messages.offsets import ListOffsetsRequest
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from ottla.wire.primitives import INLINE_MAX, varint
-from ottla.wire.schema import Message, Struct, byte_string, int8, int16, int32, string, uuid, v
+from ottla.wire.schema import Kind, Layout, ListOf, Message, Struct, byte_string, int8, int16, int32, string, uuid, v
 
 MEGABYTE = 1 << 20
 
@@ -286,27 +287,100 @@ def test_a_hostile_frame_costs_at_most_twice_its_size_and_a_megabyte(what):
     assert peak(cls, version, data) <= 2 * len(data) + MEGABYTE
 
 
-def test_the_dearest_well_formed_frame():
-    """Python objects are larger than their bytes: tiny structs with arrays of their own, not quite too many of them."""
-    resource = b"\x02\x01\x01\x00"  # type, empty name, no settings, no tags
-    data = varint(20_001) + resource * 20_000 + b"\x00\x00" + b"?"
-    assert peak(IncrementalAlterConfigsRequest, 1, data) < 50 * len(data)
+def heaviest(kind, version):
+    """A value whose objects are as large as they can be for few bytes: wide text, numbers that Python does not share."""
+    if isinstance(kind, ListOf):
+        return []
+    if isinstance(kind, Kind):
+        wide = {"string": "\U0001f600", "byte_string": b"ab", "records": b"", "boolean": True, "float64": 0.1}
+        return wide.get(kind.name, bytes(range(16)) if kind.size == 16 else 2 ** (8 * kind.size - 1) - 1)
+    held = {field.name: heaviest(field.kind, version) for field in kind.fields if version in field.versions}
+    return kind(**held)
 
 
-def test_the_account_of_elements_covers_nested_arrays():
+def filled(cls, version, path, count):
+    """A request in which the array at the end of the path has that many elements, and those on the way have one."""
+    (name, kind), *rest = path
+    if not rest:
+        return cls(**{name: [heaviest(kind, version)] * count})
+    return cls(**{name: [filled(kind, version, rest, count)]})
+
+
+def arrays(cls, version, way=()):
+    for field in cls.fields:
+        if version in field.versions and isinstance(field.kind, ListOf):
+            path = (*way, (field.name, field.kind.element))
+            yield path
+            if isinstance(field.kind.element, Layout):
+                yield from arrays(field.kind.element, version, path)
+
+
+ARRAYS = [
+    (cls, version, path)
+    for cls in REQUESTS.values()
+    for version in sorted(set(cls.versions))
+    for path in arrays(cls, version)
+]
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "path"), ARRAYS, ids=[f"{c.__name__}-{n}-{'.'.join(w for w, _ in p)}" for c, n, p in ARRAYS]
+)
+def test_the_dearest_well_formed_frames(cls, version, path):
+    """Python objects are larger than their bytes: arrays of them cost what the account says, and then are refused."""
+    data = encode(filled(cls, version, path, 2000), version)
+    large = encode(filled(cls, version, path, 10_000), version)
+    for frame in (data + b"?", large + b"?"):
+        assert peak(cls, version, frame) <= min(MEMORY_FREE + MEMORY_PER_BYTE * len(frame), MEMORY_MAX) * 1.1
+
+
+def test_no_frame_costs_more_than_the_account_holds():
+    """Ten megabytes of empty record sets, and of long topic names with one wide character each."""
+    empty = b"\0\0\0\0\1\0"
+    data = b"\0\0\xff\0\0\0\0\2\2t" + varint(100_001) + empty * 100_000 + b"\0\0" + bytes(10 * MEGABYTE) + b"?"
+    assert MEMORY_MAX / 4 < peak(ProduceRequest, 9, data) < MEMORY_MAX
+    name = "\U0001f600" + "x" * 32_000
+    wide = ProduceRequest(topic_data=[ProduceRequest.Topic(name=name)] * 400)
+    assert peak(ProduceRequest, 9, encode(wide, 9) + b"?") < MEMORY_MAX
+
+
+def test_the_account_of_memory_covers_nested_arrays():
     """Each array is small, together they are too many for so few bytes."""
-    resource = b"\x02\x01\x01\x00"  # type, empty name, no settings, no tags
-    fine = varint(ELEMENTS_FREE + 1) + resource * ELEMENTS_FREE + b"\x00\x00"
-    assert len(decode(IncrementalAlterConfigsRequest, fine, 1).resources) == ELEMENTS_FREE
-    settings = varint(1001) + b"\x01\x00\x00\x00" * 1000  # empty name, operation, null value, no tags
-    resource = b"\x02\x01" + settings + b"\x00"
-    data = varint(101) + resource * 100 + b"\x00\x00"
-    assert len(decode(IncrementalAlterConfigsRequest, data, 1).resources) == 100
+    few = varint(1001) + b"\x01\x00\x00\x00" * 1000  # empty name, operation, null value, no tags
+    resource = b"\x02\x01" + few + b"\x00"  # type, empty name, settings, no tags
+    data = varint(5) + resource * 4 + b"\x00\x00"
+    assert len(decode(IncrementalAlterConfigsRequest, data, 1).resources) == 4
+    refused(IncrementalAlterConfigsRequest, 1, varint(41) + resource * 40 + b"\x00\x00")
     names = varint(30_001) + b"\x01" * 30_000
     refused(DeleteTopicsRequest, 4, names + bytes(4) + b"\x00")
 
 
-def test_a_large_honest_request_passes():
+def partitions_of(topic, **facts):
+    return [topic(partitions=[topic.Partition(**facts) for _ in range(100_000)])]
+
+
+# What large clusters and eager tools send: ten thousand topics, or a hundred thousand partitions.
+HONEST = {
+    "metadata": lambda: MetadataRequest(topics=[MetadataRequest.Topic(name=f"t{n}") for n in range(10_000)]),
+    "fetch": lambda: FetchRequest(topics=partitions_of(FetchRequest.Topic, fetch_offset=2**40)),
+    "list offsets": lambda: ListOffsetsRequest(topics=partitions_of(ListOffsetsRequest.Topic, timestamp=-1)),
+    "create": lambda: CreateTopicsRequest(topics=[NEW_TOPIC] * 10_000),
+    "delete": lambda: DeleteTopicsRequest(topic_names=[f"t{n}" for n in range(10_000)]),
+}
+NEW_TOPIC = CreateTopicsRequest.Topic(
+    name="some-topic", configs=[CreateTopicsRequest.Topic.Config(name="retention.ms", value="1000")]
+)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_large_honest_request_passes(name):
+    request = HONEST[name]()
+    for version in {type(request).versions.low, 5}:
+        data = encode(request, version)
+        assert encode(decode(type(request), data, version), version) == data
+
+
+def test_a_large_honest_response_passes():
     Topic = MetadataResponse.Topic
     partitions = [
         Topic.Partition(partition_index=n, replica_nodes=[1, 2, 3], isr_nodes=[1, 2, 3]) for n in range(50_000)
