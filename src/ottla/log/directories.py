@@ -21,11 +21,9 @@ from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
 from ottla.wire.errors import KafkaError
-from ottla.wire.ids import uuid_text
+from ottla.wire.ids import random_id, uuid_text
 from ottla.world import Disk
 
-# The first hundred ids have, or may get, a meaning of their own (KIP-858).
-RESERVED_IDS = 100
 # How many logs wait for the disk at the same time when a node stops.
 SETTLED_TOGETHER = 32
 
@@ -58,10 +56,10 @@ class Directories:
         metas = [meta for directory in self.all if (meta := directory.open()) is not None]
         for meta in metas:
             self._check(meta, metas[0].cluster_id, cluster_id)
-        self.cluster_id = metas[0].cluster_id if metas else cluster_id or uuid_text(self._new_id())
+        self.cluster_id = metas[0].cluster_id if metas else cluster_id or uuid_text(random_id(self._random))
         for directory in self.all:
             if directory.meta is None:
-                directory.format(MetaProperties(self.cluster_id, self._node_id, self._new_id()))
+                directory.format(MetaProperties(self.cluster_id, self._node_id, random_id(self._random)))
         for ballast in self.ballasts.values():
             if ballast.has_room():
                 ballast.take()
@@ -79,13 +77,6 @@ class Directories:
                 f"the data directories belong to clusters {meta.cluster_id} and {wanted or first}: "
                 "all of log.dirs must come from one cluster"
             )
-
-    def _new_id(self) -> bytes:
-        """Sixteen random bytes whose text never begins with a dash, which looks like an option to a shell."""
-        while True:
-            made = self._random.randbytes(16)
-            if not uuid_text(made).startswith("-") and int.from_bytes(made, "big") >= RESERVED_IDS:
-                return made
 
     @property
     def ids(self) -> list[bytes]:

@@ -30,6 +30,7 @@ from ottla.metadata.records import (
     RegisterControllerRecord,
 )
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import is_reserved
 
 FENCE = 1
 UNFENCE = -1
@@ -70,18 +71,13 @@ def register_broker(image: Image, who: Registration, rules: Rules) -> Decision[i
 
 
 def _check_directories(image: Image, who: Registration) -> None:
-    if len(set(who.directories)) != len(who.directories) or any(_reserved(d) for d in who.directories):
+    if len(set(who.directories)) != len(who.directories) or any(is_reserved(d) for d in who.directories):
         raise KafkaError(Error.INVALID_REGISTRATION, "Reserved or duplicate directory id")
     for broker in image.brokers.values():
         if broker.id != who.id and set(broker.directories) & set(who.directories):
             raise KafkaError(
                 Error.INVALID_REGISTRATION, f"Broker {broker.id} is already registered with that directory"
             )
-
-
-def _reserved(directory: bytes) -> bool:
-    """The first hundred ids have, or may get, a meaning of their own."""
-    return int.from_bytes(directory, "big") < 100
 
 
 def _farewell(image: Image, old: Broker, who: Registration, rules: Rules) -> list[Versioned]:

@@ -17,6 +17,7 @@ from ottla.metadata.records import RemoveTopicRecord, TopicRecord
 from ottla.metadata.settings import set_all
 from ottla.metadata.snapshot import partition_record
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import random_id
 
 CLUSTER_METADATA = "__cluster_metadata"
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -239,16 +240,6 @@ def _no_live_replica(index: int) -> KafkaError:
 def _all_fenced(factor: int) -> KafkaError:
     why = "All brokers are currently fenced or in controlled shutdown."
     return KafkaError(Error.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {why}")
-
-
-def random_id(rng: Chance) -> bytes:
-    """A version 4 UUID whose text does not begin with a dash, which tools would take for an option."""
-    while True:
-        raw = bytearray(rng.randbytes(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 62:
-            return bytes(raw)
 
 
 def _records_of(topic: Topic, configs: Mapping[str, str | None], metadata_version: int) -> list[Versioned]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
+from ottla.metadata.topics import is_internal
 from ottla.replication.partition import Partition, Traffic
 from ottla.wire.errors import Error, KafkaError
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 log_ = logging.getLogger("ottla.replication")
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 HIGH_WATERMARK = -1
 # Making a log means waiting for the disk several times: so many of them wait together.
 HOSTED_TOGETHER = 32
@@ -42,7 +42,7 @@ class Hosted:
         self.id = topic_id
         self.traffic = traffic
         self.name = name
-        self.internal = name in INTERNAL_TOPICS
+        self.internal = is_internal(name)
         self.partitions: dict[int, Partition] = {}
         self.configure(effective)
 

@@ -36,16 +36,16 @@ from ottla.metadata.decisions import Versioned
 from ottla.metadata.image import Image
 from ottla.metadata.records import frame, unframe
 from ottla.metadata.snapshot import records_of
-from ottla.metadata.topics import random_id
+from ottla.metadata.topics import CLUSTER_METADATA as TOPIC
 from ottla.raft import snapshots
 from ottla.raft.quorum import QuorumState, VoterSet
 from ottla.raft.snapshots import Damaged, SnapshotId
+from ottla.wire.ids import random_id
 from ottla.wire.messages.quorum import KRaftVersionRecord, LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord
 from ottla.wire.records import Batch, batches, build_control, iterate, look
 from ottla.wire.schema import Message
 from ottla.world import World
 
-TOPIC = "__cluster_metadata"
 TOPIC_ID = bytes(15) + b"\x01"
 QUORUM_STATE = "quorum-state"
 READ_BYTES = 8 << 20
