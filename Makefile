@@ -1,5 +1,6 @@
 # Everything works from a fresh clone: each target makes what it needs first.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKS := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '$(WORKS)' 2>&- && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
@@ -45,6 +46,7 @@ spark: $(SPARK)/.installed tests/spark/jars/.complete
 jars: $(JARS)
 
 $(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "there is no Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=/path/to/one"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
