@@ -152,6 +152,11 @@ class Code:
             return 1
         return 2 if isinstance(kind, Kind) and kind.name == "string" else 4
 
+    def has_records(self, kind: Any) -> bool:
+        if isinstance(kind, Layout):
+            return any(self.has_records(field.kind) for field in kind.fields)
+        return self.has_records(kind.element) if isinstance(kind, ListOf) else kind.name == "records"
+
     def memory_of(self, kind: Any) -> int:
         """What the objects of a value take. The elements of an array are left out: they are charged when counted."""
         if isinstance(kind, ListOf):
@@ -194,11 +199,6 @@ class Reading(Code):
         self.line(f"left = (end - p) * {MEMORY_PER_BYTE * trust} + {MEMORY_FREE * trust}")
         with self.block(f"if left > {MEMORY_MAX * trust}:"):
             self.line(f"left = {MEMORY_MAX * trust}")
-
-    def has_records(self, kind: Any) -> bool:
-        if isinstance(kind, Layout):
-            return any(self.has_records(field.kind) for field in kind.fields)
-        return self.has_records(kind.element) if isinstance(kind, ListOf) else kind.name == "records"
 
     def bad(self, condition: str, what: str) -> None:
         with self.block(f"if {condition}:"):
@@ -277,6 +277,23 @@ class Reading(Code):
             self.line(f"{n} -= 1")
         return n
 
+    def length_of_records(self) -> str:
+        """Records of a single batch have a length of two bytes more often than not."""
+        if not self.flexible:
+            return self.length("i")
+        n, second = self.name("n"), self.name("n")
+        self.take("B", n)
+        self.flush()
+        with self.block(f"if {n} > 127:"):
+            self.line(f"{second} = d[p]")
+            with self.block(f"if {second} < 128:"):
+                self.line(f"{n} += ({second} << 7) - 128")
+                self.line("p += 1")
+            with self.block("else:"):
+                self.line(f"{n}, p = longer(d, p, {n})")
+        self.line(f"{n} -= 1")
+        return n
+
     def charge(self, memory: str, refusal: str) -> None:
         self.line(f"left -= {memory}")
         self.bad("left < 0", refusal)
@@ -293,7 +310,7 @@ class Reading(Code):
             yield
 
     def text_or_bytes(self, kind: Kind, target: str, name: str, nullable: bool) -> None:
-        n = self.length("h" if kind.name == "string" else "i")
+        n = self.length_of_records() if kind.name == "records" else self.length("h" if kind.name == "string" else "i")
         with self.present(n, target, nullable):
             q = self.name("q")
             self.line(f"{q} = p + {n}")
@@ -424,11 +441,12 @@ class Writing(Code):
         if not nullable:
             self.sized(kind, held)
             return
-        self.flush()
+        run = list(self.run)
         with self.block(f"if {held} is None:"):
             self.null(kind)
             self.flush()
         with self.block("else:"):
+            self.run = run
             if isinstance(kind, Layout):
                 self.give("b", "1")
             self.sized(kind, held)
@@ -477,10 +495,39 @@ class Writing(Code):
         element = self.name("o")
         with self.block(f"for {element} in {held}:"):
             if isinstance(kind, Layout):
+                self.bare(kind, element)
                 self.struct(kind, element)
             else:
                 self.value(kind, element, False)
             self.flush()
+
+    def bare(self, cls: Layout, held: str) -> None:
+        """An element with nothing to say of varying size, such as a partition without an error, is one run."""
+        plain, tagged, _ = self.sorted_fields(cls)
+        varying = [field for field in plain if not (isinstance(field.kind, Kind) and field.kind.format)]
+        nulls = [field for field in varying if self.version in field.nullable]
+        lists = [field for field in varying if field not in nulls and isinstance(field.kind, ListOf)]
+        if not nulls + tagged or len(nulls + lists) < len(varying) or self.has_records(cls):
+            return
+        with self.block(f"if {' and '.join(self.is_bare(field, held) for field in nulls + tagged + lists)}:"):
+            for field in plain:
+                if field not in varying:
+                    self.give(field.kind.format, f"{held}.{field.name}")
+                elif field in nulls:
+                    self.null(field.kind)
+                else:
+                    self.give(*(("B", "1") if self.flexible else ("i", "0")))
+            if self.flexible:
+                self.give("x", "")
+            self.flush()
+            self.line("continue")
+
+    def is_bare(self, field: Field, held: str) -> str:
+        value = f"{held}.{field.name}"
+        if self.version in field.tagged:
+            default = self.constant("D", field.default)
+            return f"{value} {'is' if isinstance(field.kind, Layout) else '=='} {default}"
+        return f"{value} is None" if self.version in field.nullable else f"not len({value})"
 
     def tags(self, tagged: list[Field], held: str) -> None:
         """Count those that are not at their default; then each in a buffer of its own, as its size stands before it."""

@@ -76,17 +76,19 @@ def read_varint(d: Data, p: int) -> tuple[int, int]:
     return (first, p + 1) if first < 128 else longer(d, p + 1, first)
 
 
+SHORT_VARINTS = tuple(bytes((n,)) for n in range(128))
+
+
 def varint(value: int) -> bytes:
     """An unsigned varint."""
+    if value < 1 << 14:
+        return SHORT_VARINTS[value] if value < 128 else bytes((value & 127 | 128, value >> 7))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-SHORT_VARINTS = tuple(bytes((n,)) for n in range(128))
 
 
 def varint_of_string(value: int) -> bytes:
