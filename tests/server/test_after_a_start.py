@@ -8,6 +8,7 @@ from pathlib import Path
 from desk import on_loop
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
+from ottla.metadata import controller
 from ottla.metadata.image import Delta, Image
 from ottla.server.quorum import Quorum
 from ottla.sim.disk import Loss, SimDisk
@@ -72,6 +73,33 @@ async def test_a_broker_is_off_the_fence_only_with_its_registration_behind_it() 
         node.directories.release()
         disk = disk.crash(random.Random(1), Loss.LOST)
     assert epochs[0] < epochs[1]
+
+
+@on_loop
+async def test_a_snapshot_that_reaches_further_than_the_log_is_enough() -> None:
+    """The log went with a disk, or its tail did: whatever it had below the snapshot is in the snapshot, and goes on there."""
+    disk = SimDisk()
+    node = Started(disk)
+    await node.start()
+    wanted = [controller.NewTopic("kept")]
+    await node.quorum.propose(
+        lambda image: controller.create_topics(image, wanted, node.quorum.rules, random.Random(3))
+    )
+    await node.quorum.store.write_snapshot(node.quorum.image, node.quorum.voters)
+    reached = node.quorum.image.offset
+    node.directories.release()
+    home = "/data/__cluster_metadata-0"
+    for name in disk.names(home):
+        if name.endswith((".log", ".index", ".timeindex", ".snapshot")):
+            disk.remove(f"{home}/{name}")
+    for _ in range(2):
+        node = Started(disk)
+        await node.start()
+        kept = node.quorum.image.topic("kept")
+        assert kept is not None and kept.partitions[0].leader == 1
+        assert node.quorum.image.offset > reached, "offsets are never given out a second time"
+        reached = node.quorum.image.offset
+        node.directories.release()
 
 
 @on_loop
