@@ -1,9 +1,12 @@
 """All data directories of a node: one identity, and logs spread over them.
 
 Every directory says in `meta.properties` to which cluster and node it belongs and what its own id is; a node does not start on
-directories that contradict each other. New directories are given the identity of the others. A new log goes where the
-metadata says it should be, or else to the directory with the fewest logs. A directory whose disk is full (see `ballast`) gets
-new logs only if all are.
+directories that contradict each other. New directories are given the identity of the others. A new log goes to the directory
+with the fewest logs, and the metadata is told which one that was (KIP-858). A directory whose disk is full (see `ballast`)
+gets new logs only if all are.
+
+A log that the metadata places in a directory which is not there (a disk that was not mounted, say) is not begun anew
+elsewhere: that would give out its offsets a second time and hide its records when the disk is back.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from ottla.log.files import FILES_MAX
 from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
-from ottla.wire.errors import KafkaError
-from ottla.wire.ids import random_id, uuid_text
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import is_reserved, random_id, uuid_text
 from ottla.world import Disk
 
 # How many logs wait for the disk at the same time when a node stops.
@@ -98,13 +101,17 @@ class Directories:
 
     async def log(self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes) -> Log:
         """The log of a partition: as it lies on the disk, or new. One of an older topic with the same name is set aside."""
-        for directory in self.all:
+        home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
+        for directory in sorted(self.all, key=lambda each: each is not home):
             log = directory.logs.get((topic, index))
             if log is not None and log.topic_id == topic_id:
                 return log
             if log is not None:
                 await directory.delete(topic, index)
-        home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
+        if home is None and not is_reserved(wanted):
+            raise KafkaError(
+                Error.KAFKA_STORAGE_ERROR, f"the data directory {uuid_text(wanted)} that holds it is not among log.dirs"
+            )
         if home is None or self.ballasts[home.path].released:
             roomy = [directory for directory in self.all if not self.ballasts[directory.path].released]
             home = min(roomy or self.all, key=lambda directory: len(directory.logs) + self._making[directory.path])
@@ -113,6 +120,12 @@ class Directories:
             return await home.create(topic, index, topic_id, settings)
         finally:
             self._making[home.path] -= 1
+
+    def id_of(self, log: Log) -> bytes:
+        """The id of the directory that holds a log."""
+        meta = self.at(log.directory.rpartition("/")[0]).meta
+        assert meta is not None
+        return meta.directory_id
 
     async def delete(self, log: Log) -> None:
         for directory in self.all:

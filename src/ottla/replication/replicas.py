@@ -31,6 +31,8 @@ HIGH_WATERMARK = -1
 HOSTED_TOGETHER = 32
 
 Effective = Mapping[str, Any]
+# Directory ids by topic id and partition.
+Places = dict[tuple[bytes, int], bytes]
 
 
 class Hosted:
@@ -108,8 +110,9 @@ class Replicas:
 
     # --- following the picture
 
-    async def apply(self, image: Image, delta: Delta) -> None:
-        """Make, change and drop replicas as the new picture says. Returns when all of them are usable."""
+    async def apply(self, image: Image, delta: Delta) -> Places:
+        """Make, change and drop replicas as the new picture says. Returns when all of them are usable, and says in which
+        directory those are whose place the picture does not know, or gets wrong."""
         self._image = image
         for topic_id in delta.deleted:
             await self._retire(topic_id)
@@ -118,6 +121,18 @@ class Replicas:
         for kind, name in delta.configs:
             if kind == TOPIC and name in self.by_name:
                 self.reconfigure(self.by_name[name])
+        return self._places(delta)
+
+    def _places(self, delta: Delta) -> Places:
+        places = {}
+        for (topic_id, index), assignment in delta.partitions.items():
+            hosted = self.by_id.get(topic_id)
+            partition = hosted.partitions.get(index) if hosted else None
+            if partition is not None:
+                place = self._directories.id_of(partition.log)
+                if place != assignment.directory_of(self._node_id):
+                    places[topic_id, index] = place
+        return places
 
     def reconfigure(self, hosted: Hosted) -> None:
         hosted.configure(self._effective(self._image.configs(TOPIC, hosted.name)))

@@ -18,11 +18,12 @@ from ottla.config import BrokerConfig
 from ottla.log.directories import Directories
 from ottla.log.files import FILES_MAX
 from ottla.log.settings import LogSettings
+from ottla.metadata import controller
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
-from ottla.replication.replicas import Replicas
+from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
 from ottla.server.dispatch import HANDLERS
 from ottla.server.handlers import (
@@ -177,7 +178,15 @@ class Node:
         if not self._logs_loaded:
             self._logs_loaded = True
             await self._load_logs(new)
-        await self.replicas.apply(new, delta)
+        if places := await self.replicas.apply(new, delta):
+            self._tell_places(places)
+
+    def _tell_places(self, places: Places) -> None:
+        """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""
+        try:
+            self.quorum.submit(lambda image: controller.assign_directories(image, self.config.node_id, places))
+        except KafkaError as error:  # a full disk: told again by the next start
+            log.warning("the metadata does not say yet which directories hold %d logs: %s", len(places), error)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         """Those that a part keeps for itself instead of asking; logs have theirs from `reconfigure_all`."""

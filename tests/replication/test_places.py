@@ -1,0 +1,152 @@
+"""A broker with several directories: where its logs are is written down, and a log whose directory is missing is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.client.admin import Admin
+from ottla.client.cluster import Cluster
+from ottla.client.producer import Producer
+from ottla.metadata.image import DIRECTORY_UNASSIGNED, Image
+from ottla.metadata.records import PartitionChangeRecord, PartitionRecord, unframe
+from ottla.server.node import Node
+from ottla.sim.cluster import SimCluster
+from ottla.sim.disk import Loss
+from ottla.sim.loop import SimLoop, run
+from ottla.wire.errors import Error
+from ottla.wire.records import batches, iterate
+
+BOTH, ONE = "/one,/two", "/one"
+PARTITIONS = 4
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Broker:
+    """A node with two directories, and a topic in them."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.cluster = SimCluster(loop)
+        self.machine = self.cluster.add("n1", {"log.dirs": BOTH})
+
+    async def boot(self, directories: str = BOTH) -> Node:
+        self.machine.settings = {**self.machine.settings, "log.dirs": directories}
+        self.cluster.boot("n1")
+        while not self.machine.is_ready:
+            assert self.cluster.is_up("n1"), self.machine.exit
+            await asyncio.sleep(0.01)
+        assert self.machine.node is not None
+        await asyncio.sleep(0.1)
+        return self.machine.node
+
+    async def fill(self) -> None:
+        clock = self.cluster.worlds
+        cluster = Cluster(
+            "n1:9092", client_id="client", now_ms=lambda: clock.now_ms("client"), rng=self.loop.chance("client")
+        )
+        await Admin(cluster).create_topic("t", partitions=PARTITIONS, configs={"flush.messages": "1"})
+        producer = Producer(cluster)
+        for index in range(PARTITIONS):
+            await producer.send("t", value=b"%d" % index, partition=index)
+        await producer.flush()
+        cluster.close()
+
+
+def assigned(image: Image) -> list[bytes]:
+    topic = image.topic("t")
+    assert topic is not None
+    return [topic.partitions[index].directory_of(1) for index in range(PARTITIONS)]
+
+
+def real(node: Node) -> list[bytes]:
+    return [node.directories.id_of(node.replicas.find("t", index).log) for index in range(PARTITIONS)]
+
+
+def test_the_metadata_learns_where_logs_were_put() -> None:
+    """KIP-858. As Apache Kafka 4.3.1 writes it: first a partition without a place, then a change that has nothing else."""
+
+    async def scene(loop: SimLoop) -> None:
+        broker = Broker(loop)
+        node = await broker.boot()
+        await broker.cluster.client("client", broker.fill())
+        assert assigned(node.quorum.image) == real(node)
+        assert set(real(node)) == set(node.directories.ids)
+        data = node.quorum.store.log.active.open().read_at(0, 1 << 20)
+        held = [
+            unframe(record.value or b"")
+            for at, head in batches(data)
+            if not head.is_control
+            for record in iterate(memoryview(data)[at : at + head.size])
+        ]
+        made = [record for record in held if isinstance(record, PartitionRecord)]
+        assert [record.directories for record in made] == [[DIRECTORY_UNASSIGNED]] * PARTITIONS
+        changed = [record for record in held if isinstance(record, PartitionChangeRecord) and record.directories]
+        assert {record.partition_id: record.directories for record in changed} == {
+            index: [place] for index, place in enumerate(real(node))
+        }
+        assert all(record.leader == -2 and record.isr is None for record in changed)
+        end = node.quorum.store.end_offset
+        await asyncio.sleep(5)
+        assert node.quorum.store.end_offset == end  # told once
+
+    run(1, scene)
+
+
+@pytest.mark.parametrize("loss", [None, Loss.LOST])
+def test_a_log_whose_directory_is_missing_is_not_begun_anew(loss: Loss | None) -> None:
+    """A disk that was not mounted must not cost the records on it, nor give their offsets to others."""
+
+    async def scene(loop: SimLoop) -> None:
+        broker = Broker(loop)
+        node = await broker.boot()
+        await broker.cluster.client("client", broker.fill())
+        places, first = real(node), node.directories.ids[0]
+        broker.cluster.kill("n1", loss)
+        node = await broker.boot(ONE)
+        for index, place in enumerate(places):
+            if place == first:
+                assert node.replicas.find("t", index).log.end_offset == 1
+            else:
+                assert node.replicas.why_missing("t", index).error is Error.KAFKA_STORAGE_ERROR
+                assert not broker.machine.disk.exists(f"/one/t-{index}")
+        assert assigned(node.quorum.image) == places
+        await asyncio.sleep(3)  # upkeep tries again to open them, in vain
+        broker.cluster.kill("n1", loss)
+        node = await broker.boot(BOTH)
+        assert real(node) == places
+        assert [node.replicas.find("t", index).log.end_offset for index in range(PARTITIONS)] == [1] * PARTITIONS
+        assert all(node.replicas.find("t", index).leader == 1 for index in range(PARTITIONS))
+
+    run(2, scene)
+
+
+def test_a_log_that_was_moved_by_hand_is_found_and_told() -> None:
+    """The directory it lies in counts, not the one that was written down."""
+
+    async def scene(loop: SimLoop) -> None:
+        broker = Broker(loop)
+        node = await broker.boot(ONE)
+        await broker.cluster.client("client", broker.fill())
+        broker.cluster.kill("n1")
+        disk = broker.machine.disk
+        disk._dead = False
+        source, _ = disk._parent("/one/x")
+        disk.make_directory("/two")
+        target, _ = disk._parent("/two/x")
+        target.entries["t-2"] = source.entries.pop("t-2")
+        node = await broker.boot(BOTH)
+        assert real(node)[2] == node.directories.ids[1]
+        assert assigned(node.quorum.image) == real(node)
+        assert node.replicas.find("t", 2).log.end_offset == 1
+
+    run(3, scene)
