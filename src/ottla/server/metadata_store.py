@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from ottla.config import BrokerConfig
 from ottla.log import cleaning
 from ottla.log.directories import Directories
+from ottla.log.directory import make_durable_directory
 from ottla.log.files import OpenFiles
 from ottla.log.identity import (
     MetaProperties,
@@ -51,6 +52,7 @@ QUORUM_STATE = "quorum-state"
 READ_BYTES = 8 << 20
 BATCH_BYTES_MAX = 8 << 20
 READ_ONLY = 0o400
+NOTHING = SnapshotId(0, 0)
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class MetadataStore:
         metas = [d.meta for d in directories.all if d.path == self._home and d.meta is not None]
         if metas:
             return metas[0].directory_id
-        self._disk.make_directory(self._home)
+        make_durable_directory(self._disk, self._home)
         meta = read_meta_properties(self._disk, self._home)
         if meta is None:
             meta = MetaProperties(self.cluster_id, self._config.node_id, random_id(self._world.random))
@@ -133,7 +135,8 @@ class MetadataStore:
         self._disk.make_directory(self.path)
         loaded = Loaded(Image(cluster_id=self.cluster_id))
         self.log = self._open_log()
-        self.log.load(clean=False)
+        # What a snapshot holds was committed, hence synced: there is no torn tail below it, whatever else there may be.
+        self.log.load(clean=False, recovery_point=max(self.snapshot_ids(), default=NOTHING).end_offset)
         self._load_snapshot(loaded)
         if self.log.end_offset < loaded.image.offset + 1:
             # The snapshot reaches further than the log: whatever the log had is in it.
@@ -221,6 +224,9 @@ class MetadataStore:
             found = [(batch, data[at : at + batch.size]) for at, batch in batches(data) if batch.base_offset >= offset]
             if not found:
                 return
+            if found[0][0].base_offset != offset:
+                # A power cut while the log was trimmed, and then damage to the snapshot that made up for it.
+                raise Damaged(f"{self.path}: nothing from offset {offset} to {found[0][0].base_offset} can be read")
             yield found
             offset = found[-1][0].next_offset
 
