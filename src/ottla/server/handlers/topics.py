@@ -143,9 +143,10 @@ def _sorted_out(asked: Sequence[tuple[str | None, bytes]]) -> tuple[list[str], l
             both = "You may not specify both topic name and topic id."
             why = "Neither topic name nor id were specified." if name is None else both
             refused.append((name, topic_id, KafkaError(Error.INVALID_REQUEST, why)))
-    twice = KafkaError(Error.INVALID_REQUEST, "Duplicate topic.")
-    refused += [(name, ZERO_UUID, twice) for name, count in names.items() if count > 1]
-    refused += [(None, topic_id, twice) for topic_id, count in ids.items() if count > 1]
+    name_twice = KafkaError(Error.INVALID_REQUEST, "Duplicate topic name.")
+    id_twice = KafkaError(Error.INVALID_REQUEST, "Duplicate topic id.")
+    refused += [(name, ZERO_UUID, name_twice) for name, count in names.items() if count > 1]
+    refused += [(None, topic_id, id_twice) for topic_id, count in ids.items() if count > 1]
     return [n for n, count in names.items() if count == 1], [i for i, count in ids.items() if count == 1], refused
 
 

@@ -1,0 +1,247 @@
+"""Requests picked by hand where brokers tend to differ, to our node and to Apache Kafka 4.3.1: in the lowest, a middle and the
+highest version of each API. Unlike the odd requests of a seed these stay the same, so that what was once put right stays so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from apache import kafka
+from compat.peers import (
+    COMPACTED_TOPIC,
+    OFFSETS_TOPIC,
+    PLAIN_ID,
+    PLAIN_TOPIC,
+    SERVED,
+    UNKNOWN_ID,
+    Peer,
+    asking,
+    compare,
+    two_brokers,
+)
+
+pytestmark = pytest.mark.apache
+
+EVERY_NAME = [PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC, "chosen-none", "", "..", "bad/name", "x" * 250]
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+ZERO_ID = uuid.UUID(int=0)
+
+
+def offsets(timestamp: int, epoch: int = -1, topic: str = PLAIN_TOPIC, index: int = 0, **more: Any) -> dict[str, Any]:
+    asked = {"partition_index": index, "timestamp": timestamp, "current_leader_epoch": epoch}
+    return {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}], **more}
+
+
+def epoch_end(epoch: int, current: int, topic: str = PLAIN_TOPIC) -> dict[str, Any]:
+    asked = [{"partition": index, "leader_epoch": epoch, "current_leader_epoch": current} for index in (0, 2, 9, -1)]
+    return {"replica_id": -1, "topics": [{"topic": topic, "partitions": asked}]}
+
+
+def named(*names: str | None, **more: Any) -> dict[str, Any]:
+    return {"topics": [{"name": name} for name in names], "topic_names": names, **more}
+
+
+def new(
+    name: str, count: int = 1, factor: int = 1, more: dict[str, Any] | None = None, **configs: Any
+) -> dict[str, Any]:
+    settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    return {"name": name, "num_partitions": count, "replication_factor": factor, "configs": settings, **(more or {})}
+
+
+def placed(*replicas: list[int], first: int = 0) -> dict[str, Any]:
+    return {"assignments": [{"partition_index": n, "broker_ids": ids} for n, ids in enumerate(replicas, first)]}
+
+
+def page(*names: str, limit: int = 2000, start: tuple[str, int] | None = None) -> dict[str, Any]:
+    cursor = None if start is None else {"topic_name": start[0], "partition_index": start[1]}
+    return named(*names, response_partition_limit=limit, cursor=cursor)
+
+
+def described(kind: int, name: str, *keys: str) -> dict[str, Any]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
+    return {"resources": [resource], "include_synonyms": True}
+
+
+def changed(kind: int, name: str, *changes: tuple[str, int, str | None]) -> dict[str, Any]:
+    configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
+    return {"resources": [{"resource_type": kind, "resource_name": name, "configs": configs}]}
+
+
+CHOSEN: dict[str, list[dict[str, Any]]] = {
+    "list_offsets": [
+        *(offsets(mark, topic=topic) for mark in (-1, -2, -3, -4, -5, -6, -7, -100, 0, 2**62) for topic in EVERY_NAME),
+        *(offsets(-1, epoch) for epoch in (0, 1, -2, -7)),
+        *(offsets(-1, isolation_level=level) for level in (0, 1, 2, -1, 127)),
+        *(offsets(-1, index=index) for index in (-1, 3, 99)),
+    ],
+    "offset_for_leader_epoch": [
+        epoch_end(epoch, current, topic)
+        for epoch in (-2, -1, 0, 1, 5)
+        for current in (-7, -1, 0, 1)
+        for topic in (PLAIN_TOPIC, COMPACTED_TOPIC, "chosen-none")
+    ],
+    "metadata": [
+        named(*EVERY_NAME, "__cluster_metadata", allow_auto_topic_creation=False),
+        named(PLAIN_TOPIC, PLAIN_TOPIC, allow_auto_topic_creation=False),
+        named(OFFSETS_TOPIC, include_topic_authorized_operations=True),
+        {
+            "topics": [{"name": COMPACTED_TOPIC, "topic_id": PLAIN_ID}, {"name": None, "topic_id": UNKNOWN_ID}],
+            "since": 10,
+        },
+        {"topics": [{"name": PLAIN_TOPIC}, {"name": None, "topic_id": PLAIN_ID}], "since": 10},
+    ],
+    "describe_topic_partitions": [
+        page(*EVERY_NAME[:4]),
+        *(page(PLAIN_TOPIC, COMPACTED_TOPIC, limit=limit) for limit in (-5, 0, 1, 2, 3, 4)),
+        *(page(PLAIN_TOPIC, COMPACTED_TOPIC, start=(PLAIN_TOPIC, index)) for index in (-1, 0, 1, 3, 99)),
+        page(PLAIN_TOPIC, start=("zzz", 0)),
+        page(start=("odd-d", 0)),
+    ],
+    "create_topics": [
+        {"topics": [new(name) for name in EVERY_NAME]},
+        {"topics": [new(PLAIN_TOPIC), new("chosen-twice"), new("chosen-twice")]},
+        {"topics": [new("odd.plain")]},
+        {"topics": [new("odd_plain"), new("odd-plain.")], "validate_only": True},
+        {"topics": [new("__cluster_metadata")]},
+        *(
+            {"topics": [new("chosen-bad", count, factor)]}
+            for count, factor in ((0, 1), (-2, 1), (1, 0), (1, -2), (1, 2))
+        ),
+        {"topics": [new("chosen-many", 10_001)]},
+        {"topics": [new("chosen-late")], "timeout": 0},
+        *(
+            {"topics": [new("chosen-placed", -1, -1, placed(*replicas, first=first))], "validate_only": True}
+            for replicas, first in (([[1], [1]], 0), ([[2]], 0), ([[1, 1]], 0), ([[]], 0), ([[1]], 1), ([[1]], -1))
+        ),
+        {"topics": [new("chosen-placed", 2, -1, placed([1], [1]))]},
+        *(
+            {"topics": [new("chosen-set", **{key: value})], "validate_only": True}
+            for key, value in (
+                ("retention_ms", None),
+                ("retention_ms", ""),
+                ("retention_ms", " 5 "),
+                ("cleanup_policy", ""),
+                ("cleanup_policy", " compact , delete "),
+                ("compression_type", "GZIP"),
+                ("preallocate", "TRUE"),
+                ("min_cleanable_dirty_ratio", "0.5d"),
+                ("index_interval_bytes", "99999999999"),
+                ("chosen", "1"),
+            )
+        ),
+    ],
+    "delete_topics": [
+        named(),
+        named("chosen-none", "", "bad/name", "chosen-none"),
+        named("chosen-none", timeout=0),
+        {"topics": [{"name": None, "topic_id": UNKNOWN_ID}, {"name": None, "topic_id": ZERO_ID}]},
+        {"topics": [{"name": PLAIN_TOPIC, "topic_id": PLAIN_ID}]},
+        {"topics": [{"name": None, "topic_id": UNKNOWN_ID}] * 2},
+    ],
+    "create_partitions": [
+        *(
+            {"topics": [{"name": PLAIN_TOPIC, "count": count, "assignments": given}], "validate_only": True}
+            for count, given in (
+                (4, None),
+                (3, None),
+                (2, None),
+                (0, None),
+                (-1, None),
+                (4, []),
+                (4, [{"broker_ids": [1]}]),
+                (4, [{"broker_ids": [2]}]),
+                (4, [{"broker_ids": []}]),
+                (4, [{"broker_ids": [1, 1]}]),
+                (5, [{"broker_ids": [1]}]),
+            )
+        ),
+        {"topics": [{"name": name, "count": 60} for name in EVERY_NAME], "validate_only": True},
+        {"topics": [{"name": PLAIN_TOPIC, "count": 9}] * 2},
+        {"topics": [{"name": PLAIN_TOPIC, "count": 9}], "timeout": -1},
+    ],
+    "delete_records": [
+        {"topics": [{"name": topic, "partitions": [{"partition_index": index, "offset": offset}]}]}
+        for topic in (PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC, "chosen-none", "__cluster_metadata")
+        for index, offset in ((0, 0), (0, 1), (0, 99), (0, -2), (9, 0), (-1, 0), (1, -1))
+    ],
+    "describe_configs": [
+        *(described(TOPIC, name, "retention.ms", "chosen", "cleanup.policy") for name in EVERY_NAME),
+        *(described(BROKER, name, "num.partitions", "chosen") for name in ("", "1", "01", "+1", " 1", "2", "one")),
+        *(described(kind, name) for kind in (METRICS, GROUP) for name in ("", "chosen")),
+        *(described(LOGGER, name) for name in ("", "2", "one")),
+        *(described(kind, PLAIN_TOPIC) for kind in (-1, 0, 1, 3, 64)),
+    ],
+    "incremental_alter_configs": [
+        *(changed(TOPIC, name, ("flush.ms", SET, "9")) for name in (PLAIN_TOPIC, "chosen-none", "", "bad/name")),
+        *(
+            changed(TOPIC, PLAIN_TOPIC, ("flush.ms", how, value))
+            for how in (SET, APPEND, 4)
+            for value in (None, "-1", "x")
+        ),
+        *(
+            changed(TOPIC, COMPACTED_TOPIC, ("cleanup.policy", how, value))
+            for how in (APPEND, SUBTRACT)
+            for value in ("delete", "chosen", "", None)
+        ),
+        changed(TOPIC, PLAIN_TOPIC, ("flush.ms", SET, "1"), ("flush.ms", SET, "2")),
+        changed(TOPIC, PLAIN_TOPIC, ("flush.ms", DELETE, None)),
+        *(changed(BROKER, name, ("num.partitions", SET, "9")) for name in ("", "1", "2", "one")),
+        *(changed(BROKER, "1", ("num.io.threads", SET, value)) for value in ("0", "1", "x", "1000")),
+        *(changed(LOGGER, "1", ("root", how, value)) for how in (APPEND, SET) for value in ("chosen", None)),
+        *(changed(METRICS, "chosen", ("interval.ms", SET, value)) for value in ("5", "5000", "x")),
+        *(changed(GROUP, "chosen", ("consumer.session.timeout.ms", SET, value)) for value in ("1", "50000")),
+        *(changed(kind, "chosen") for kind in (-1, 0, 1, 3, 64)),
+    ],
+    "describe_cluster": [{"endpoint_type": kind, "include_fenced_brokers": True} for kind in (-1, 0, 1, 2, 3)],
+    "init_producer_id": [
+        {"transactional_id": name, "transaction_timeout": timeout, "producer_id": given[0], "producer_epoch": given[1]}
+        for name in (None, "")
+        for timeout in (-1, 0, 900_001)
+        for given in ((-1, -1), (5, -1), (-1, 3), (5, 3))
+    ],
+    "describe_log_dirs": [
+        {"topics": None},
+        {"topics": []},
+        {"topics": [{"topic": PLAIN_TOPIC, "partitions": [0, 9, 0]}, {"topic": "chosen-none", "partitions": [0]}]},
+    ],
+    "api_versions": [
+        {"client_software_name": name, "client_software_version": version}
+        for name, version in (
+            ("", ""),
+            ("x", "1"),
+            ("x", "-1"),
+            ("x-", "1"),
+            ("x.y", "1.0-rc1"),
+            ("é", "1"),
+            ("x\n", "1"),
+        )
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer]]:
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    with two_brokers(tmp_path_factory.mktemp("chosen")) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("api", CHOSEN)
+def test_same_answers_to_chosen_requests(api: str, peers: tuple[Peer, Peer]) -> None:
+    """PRT-03, PRT-17: names, numbers, nulls and repetitions that a broker has to have an opinion about."""
+    key, low, high = SERVED[api]
+    found = []
+    for values in CHOSEN[api]:
+        for version in sorted({low, (low + high) // 2, high}):
+            if version < values.get("since", 0):
+                continue  # it cannot be written before
+            text = compare(asking(key, version, **values), peers, settle=api == "create_topics")
+            if text:
+                found.append(f"{api} v{version}: {text}\n    {values}")
+    assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)
