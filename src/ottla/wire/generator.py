@@ -315,29 +315,30 @@ class Reading(Code):
             q = self.name("q")
             self.line(f"{q} = p + {n}")
             self.bad(f"not p <= {q} <= end", f"{name} is null or beyond the end")
-            self.line(f"{target} = {self.cut(kind, q)}")
+            self.line(f"{target} = {self.cut(kind, n, q)}")
             self.line(f"p = {q}")
 
-    def cut(self, kind: Kind, q: str) -> str:
+    def cut(self, kind: Kind, n: str, q: str) -> str:
         if kind.name == "string":
-            return f'str(d[p:{q}], "utf-8")'
+            return f'str(d[p:{q}], "utf-8") if {n} else ""'
         return f"m[p:{q}]" if kind.name == "records" else f"bytes(d[p:{q}])"
 
     def array(self, kind: ListOf, target: str, name: str, nullable: bool) -> None:
-        n = self.length("i")
+        n, made = self.length("i"), self.name("l")
         with self.present(n, target, nullable):
-            room = max(1, self.size_min(kind.element))
-            self.bad(f"not 0 <= {n} * {room} <= end - p", f"{name} is null or beyond the end")
-            self.charge(f"{n} * {self.memory_of(kind.element) + MEMORY_OF_PLACE}", "too many elements")
-            if _is_number(kind.element):
-                self.line(f'{target} = list(unpack_from(f">{{{n}}}{kind.element.format}", d, p))')
-                self.line(f"p += {n} * {kind.element.size}")
-            else:
-                self.elements(kind.element, n, target, name)
+            self.line(f"{target} = {made} = []")
+            with self.block(f"if {n}:"):
+                room = max(1, self.size_min(kind.element))
+                self.bad(f"not 0 <= {n} * {room} <= end - p", f"{name} is null or beyond the end")
+                self.charge(f"{n} * {self.memory_of(kind.element) + MEMORY_OF_PLACE}", "too many elements")
+                if _is_number(kind.element):
+                    self.line(f'{made} += unpack_from(f">{{{n}}}{kind.element.format}", d, p)')
+                    self.line(f"p += {n} * {kind.element.size}")
+                else:
+                    self.elements(kind.element, n, made, name)
 
-    def elements(self, kind: Any, n: str, target: str, name: str) -> None:
-        made, add, element = self.name("l"), self.name("a"), self.name("o")
-        self.line(f"{made} = []")
+    def elements(self, kind: Any, n: str, made: str, name: str) -> None:
+        add, element = self.name("a"), self.name("o")
         self.line(f"{add} = {made}.append")
         with self.block(f"for _ in range({n}):"):
             if isinstance(kind, Layout):
@@ -346,7 +347,6 @@ class Reading(Code):
                 self.value(kind, element, name, False)
             self.flush()
             self.line(f"{add}({element})")
-        self.line(f"{target} = {made}")
 
     def tags(self, tagged: list[Field], target: str) -> None:
         n = self.name("n")

@@ -83,6 +83,8 @@ def varint(value: int) -> bytes:
     """An unsigned varint."""
     if value < 1 << 14:
         return SHORT_VARINTS[value] if value < 128 else bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
