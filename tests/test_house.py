@@ -4,12 +4,14 @@ touch, where module-level state may live, and how long files and functions may b
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "ottla"
+ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # A room may import the rooms named here, and itself. Downwards only: reading the table from the top, a room names only
@@ -91,6 +93,14 @@ def test_the_table_of_rooms_goes_downwards_only() -> None:
     for room, allowed in MAY_IMPORT.items():
         assert allowed <= above, f"{room} may import {allowed - above}, which do not stand above it"
         above.add(room)
+
+
+def test_the_page_about_the_house_has_the_same_table() -> None:
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \| .* \| (.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    told = {room: set() if names == "nothing" else set(names.split(", ")) for room, names in rows}
+    assert list(told) == list(MAY_IMPORT), "the same rooms in the same order"
+    assert told.pop("server") == {"all of the above"}
+    assert told == {room: allowed for room, allowed in MAY_IMPORT.items() if room != "server"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
