@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 from pathlib import Path
+
+import pytest
 
 from desk import on_loop
 from ottla.config import BrokerConfig, single_node_defaults
@@ -122,3 +126,26 @@ async def test_the_end_of_a_log_is_told_at_once_after_an_election(tmp_path: Path
             assert (latest.error_code, latest.offset, latest.leader_epoch) == (0, 2, partition.leader_epoch)
             assert (await client.list_offsets(topic, EARLIEST)).offset == 0
             assert values((await client.fetch(topic, 0)).records) == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_start_after_a_crash_says_what_it_did_and_how_long_it_took(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LOG-18: in the log, and as metrics that somebody can watch."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        assert (await (await served.connect()).produce("t", batch(b"a"))).error_code == 0
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    with (tmp_path / "data" / "t-0" / f"{0:020}.log").open("ab") as log:
+        log.write(b"half of a batch")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "ottla.node"):
+        async with serving(tmp_path) as served:
+            measures = served.node.measures
+            assert measures.truncated_bytes.value == len(b"half of a batch")
+            assert measures.recovered_bytes.value > 0 and measures.recovery.value >= 0
+            assert values((await (await served.connect()).fetch("t", 0)).records) == [b"a"]
+    said = [record.getMessage() for record in caplog.records if "opened" in record.getMessage()]
+    assert len(said) == 1
+    assert re.fullmatch(r"opened 1 logs in \d+\.\d\d s, after an unclean stop: \d+ MB scanned, 15 bytes cut", said[0])
