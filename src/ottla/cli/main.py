@@ -1,20 +1,24 @@
 """The command `ottla`: one verb per file.
 
 Only the file of the verb that was asked for is loaded, and it loads the client when it runs, so that help and mistakes
-answer at once. What goes wrong is told in one line on standard error that says what to do; a traceback means a defect.
+answer at once, and that Ctrl-C finds somebody who understands it while the rest is loaded. What goes wrong is told in one
+line on standard error that says what to do; a traceback means a defect.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import ModuleType
 
 from ottla import __version__
 from ottla.cli.mistakes import Mistake, explain
+
+TYPE_CHECKING = False  # as in `typing`, which takes longer to load than this file
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 VERBS = {
     "serve": "start a node",
@@ -40,9 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"ottla: there is no verb {verb!r}\n{_usage()}", file=sys.stderr)
         return 2
+    return guarded(lambda: _run(verb, arguments[1:]))
+
+
+def _run(verb: str, arguments: Sequence[str]) -> int:
     module = import_module(f"ottla.cli.{verb}")
-    args = _parser(verb, module).parse_args(arguments[1:])
-    return guarded(module.run, args)
+    code: int = module.run(_parser(verb, module).parse_args(arguments))
+    return code
 
 
 def _usage() -> str:
@@ -50,6 +58,8 @@ def _usage() -> str:
 
 
 def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog=f"ottla {verb}",
         description=f"{VERBS[verb].capitalize()}.",
@@ -60,13 +70,14 @@ def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     return parser
 
 
-def guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def guarded(run: Callable[[], int]) -> int:
     """Run a verb; turn what may go wrong into one line and an exit code."""
     try:
-        code = run(args)
+        code = run()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        _end_at_once_if_told_again()
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left: fine, but Python would complain once more when it flushes at exit.
@@ -78,6 +89,13 @@ def guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) 
             raise
         print(f"ottla: {line}", file=sys.stderr)
         return 2 if isinstance(error, Mistake) else 1
+
+
+def _end_at_once_if_told_again() -> None:
+    """Threads that still wait for a disk are waited for; a second Ctrl-C ends that without a word."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""Ctrl-C, at whatever moment, and a reader who leaves: the command ends, and nobody is shown a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import StartNode
+from harness import TREE, free_port
+
+# Ctrl-C while a certain module is being loaded.
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ottla.cli.main import main
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def start(*words: str) -> subprocess.Popen[bytes]:
+    """A command with the usual SIGINT: a child of a background shell would ignore it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=TREE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+@pytest.mark.parametrize("module", ["argparse", "ottla.cli.serve", "ottla.config", "asyncio", "ottla.server.node"])
+def test_while_it_is_loaded(tmp_path: Path, module: str) -> None:
+    """FTM-12"""
+    words = ["serve", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{free_port()}"]
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING, module, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=TREE)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.3, 0.4, 0.5])
+@pytest.mark.parametrize("verb", [["produce", "t"], ["consume", "t", "--from-beginning"], ["topic", "list"]])
+def test_while_it_works(node: StartNode, verb: list[str], delay_s: float) -> None:
+    """Python itself is loaded after some 50 ms, and is not ours to teach manners."""
+    process = start(*verb, "--bootstrap-server", node().address)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode in (0, 1, 130, -signal.SIGINT)
+    assert b"Traceback" not in said and b"never retrieved" not in said, said
+
+
+def test_a_reader_who_leaves(node: StartNode) -> None:
+    """`ottla produce t | head -1`, with more lines than a pipe holds."""
+    process = start("produce", "t", "--bootstrap-server", node().address)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdin.write(b"first\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith(b"partition=0 offset=0")
+    process.stdout.close()
+    try:
+        process.stdin.write(b"more\n" * 50_000)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    assert process.wait(20) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_second_ctrl_c_while_a_start_reads_its_logs(tmp_path: Path) -> None:
+    """The first waits for the thread that reads; the second ends it, and says nothing either."""
+    slow = (
+        "import os, signal, sys, threading, time\n"
+        "from ottla.log.directories import Directories\n"
+        "Directories.open = lambda self: (os.kill(os.getpid(), signal.SIGINT), time.sleep(20))\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from ottla.cli.main import main\n"
+        "threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ["serve", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{free_port()}"]
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", slow, *words], capture_output=True, text=True, timeout=30, cwd=TREE)
+    assert done.returncode == -signal.SIGINT and "Traceback" not in done.stderr, done.stderr
+    assert time.monotonic() - began < 10
