@@ -392,6 +392,34 @@ def test_a_large_honest_response_passes():
 # Writing.
 
 
+@pytest.mark.parametrize("size", [0, 126, 127, 16_382, 16_383, (1 << 21) - 2, (1 << 21) - 1])
+def test_where_the_length_of_records_grows_by_a_byte(size):
+    partition = ProduceRequest.Topic.Partition(index=7, records=bytes(size))
+    data = encode(ProduceRequest(topic_data=[ProduceRequest.Topic(name="t", partition_data=[partition])]), 9)
+    (topic,) = decode(ProduceRequest, data, 9).topic_data
+    assert bytes(topic.partition_data[0].records) == bytes(size)
+    groups = [size + 1 >> shift & 127 for shift in range(0, 28, 7) if size + 1 >> shift]
+    assert bytes([group | 128 for group in groups[:-1]] + groups[-1:]) + bytes(size) in data
+
+
+def test_elements_with_and_without_something_to_say():
+    """Partitions without an error are written in one piece, between others that are not."""
+    Partition = ProduceResponse.Topic.Partition
+    head = {"log_append_time_ms": -1, "log_start_offset": 5}
+    plain = Partition(index=1, error_code=0, base_offset=2**40, **head)
+    telling = Partition(index=2, error_code=87, base_offset=-1, error_message="no", **head)
+    first, second = struct.pack(">ihqqq", 1, 0, 2**40, -1, 5), struct.pack(">ihqqq", 2, 87, -1, -1, 5)
+    response = ProduceResponse(responses=[ProduceResponse.Topic(name="t", partition_responses=[plain, telling, plain])])
+    old = [first + struct.pack(">ih", 0, -1), second + struct.pack(">ih", 0, 2) + b"no"]
+    new = [first + b"\1\0\0", second + b"\1\3no\0"]
+    assert old[0] + old[1] + old[0] in encode(response, 8)
+    assert new[0] + new[1] + new[0] in encode(response, 9)
+    assert new[0] + new[1] + new[0] in encode(response, 13)
+    plain.record_errors = None
+    with pytest.raises(Unencodable):
+        encode(response, 9)
+
+
 def test_null_where_the_version_has_none():
     with pytest.raises(Unencodable):
         encode(MetadataRequest(topics=None), 0)
