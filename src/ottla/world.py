@@ -4,8 +4,9 @@ Everything else in the house is plain computation, or asyncio, whose loop is the
 simulator has its own Disk, clock, random source and work, and runs the rest unchanged.
 
 Disk and File calls are plain and block. What may take long (fsync, reads of cold data, removing trees) is wrapped in
-`await disk.away(call, ...)`, which runs it off the loop; appends and small reads are called directly. Before a node
-serves, everything may be called directly.
+`await disk.away(call, ...)`, which runs it off the loop; appends and small reads are called directly, and a large append
+is a Flight: begun, left alone, and finished by whoever needs it done. Before a node serves, everything may be called
+directly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import concurrent.futures
 import contextlib
 import errno
 import fcntl
-import multiprocessing
 import os
 import random
 import shutil
@@ -29,6 +29,10 @@ Bytes = bytes | bytearray | memoryview
 
 # The kernel takes at most this many pieces in one pwritev (IOV_MAX).
 PIECES_MAX = 1024
+COPIES_BELOW = 16 << 10
+# Handing a write to a thread costs as much as writing some ten kilobytes. No buffer that connections share is as large as
+# this, so what is written meanwhile stays where it lies.
+FLIES_FROM = 256 << 10
 
 
 class File(Protocol):
@@ -56,6 +60,9 @@ class File(Protocol):
 
 class Disk(Protocol):
     """A tree of files. Paths are plain strings with `/`."""
+
+    copies_below: int  # what is smaller is better copied and written together with more
+    flies_from: int  # what is as large as this is better written in a Flight
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. With `create` the file may not exist yet (an existing one is opened as it is)."""
@@ -92,6 +99,21 @@ class Disk(Protocol):
 
     async def away(self, call: Callable[..., T], *args: Any) -> T:
         """Run a blocking call without stalling the loop."""
+        ...
+
+    def begin(self, call: Callable[..., None], *args: Any, over: Callable[[], None]) -> Flight:
+        """Run a blocking call beside the loop, which calls `over` some time after it ended."""
+        ...
+
+
+class Flight(Protocol):
+    """A blocking call that runs beside the loop."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def finish(self) -> None:
+        """Return when the call is over, however long that takes; raises what it raised."""
         ...
 
 
@@ -179,6 +201,35 @@ def watched_sync(fd: int, watch: Watch) -> None:
         watch(time.perf_counter() - began, failed)
 
 
+class RealFlight:
+    """A call in the hands of a thread, or, if none is free when somebody needs it done, of whoever needs it."""
+
+    __slots__ = ("_args", "_call", "_future")
+
+    def __init__(self, threads: concurrent.futures.Executor, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._call, self._args = call, args
+        self._future = threads.submit(call, *args)
+
+    @property
+    def is_over(self) -> bool:
+        return self._future.done()
+
+    def finish(self) -> None:
+        if self._future.cancel():
+            self._call(*self._args)
+        else:
+            self._future.result()
+
+    def then(self, over: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who could care
+                loop.call_soon_threadsafe(over)
+
+        self._future.add_done_callback(tell)
+
+
 class RealDisk:
     """The file system of this machine, with a few threads for calls that block.
 
@@ -187,7 +238,11 @@ class RealDisk:
 
     def __init__(self, threads: int = 4, watch: Watch = nobody) -> None:
         self.watch = watch
+        self.copies_below = COPIES_BELOW
+        self.flies_from = FLIES_FROM
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        # Apart from the others, so that no write waits behind a sync.
+        self._writers = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="write")
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         return RealFile(path, os.O_RDWR | (os.O_CREAT if create else 0), self.watch)
@@ -260,6 +315,11 @@ class RealDisk:
     async def away(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
+    def begin(self, call: Callable[..., None], *args: Any, over: Callable[[], None]) -> RealFlight:
+        flight = RealFlight(self._writers, call, args)
+        flight.then(over)
+        return flight
+
 
 class Workshop:
     """Where CPU-bound work runs: one spawned child, started when first needed.
@@ -272,6 +332,8 @@ class Workshop:
 
     async def work(self, call: Callable[..., T], *args: Any) -> T:
         if self._pool is None:
+            import multiprocessing  # a node that has just started can do without
+
             spawn = multiprocessing.get_context("spawn")
             self._pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)

@@ -36,6 +36,7 @@ class Model:
         self.start = 0
         self.refused = False
         self.sequences: dict[int, int] = {}
+        self.remembered: dict[int, int] = {}
         self.staged_sequences: dict[int, int] = {}
 
     # -- what can happen
@@ -86,6 +87,7 @@ class Model:
             self.recount()
 
     def recount(self) -> None:
+        self.sequences |= self.remembered
         for at, data in self.published:
             [(_, head)] = batches(data)
             if head.producer_id >= 0:
@@ -145,9 +147,23 @@ class Model:
         self.disk = self.disk.crash(self.rng, self.rng.choice(list(Loss)))
         self.reload(clean=False)
         assert self.log.end_offset >= synced
+        # Of segments that were never synced, an early one may be lost and a later one be there.
+        assert self.log.start_offset == self.start or synced <= self.start
         self.published = [(at, data) for at, data in self.published if at < self.log.end_offset]
         self.sequences.clear()
+        if self.log.start_offset > self.start:
+            self.lose_the_beginning()
         self.recount()
+
+    def lose_the_beginning(self) -> None:
+        """A snapshot may be left that remembers producers of what is gone."""
+        self.start = self.log.start_offset
+        self.published = [(at, data) for at, data in self.published if at >= self.start]
+        for producer in (1, 2):
+            known = self.log.producers.known(producer)
+            gone = [sent for sent in (known.batches if known else ()) if sent.last_offset < self.start]
+            if gone:
+                self.remembered[producer] = gone[-1].last_sequence + 1
 
     def reload(self, clean: bool) -> None:
         point, start = self.log.recovery_point, self.log.start_offset

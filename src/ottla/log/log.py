@@ -1,7 +1,8 @@
 """One partition's log: what others call.
 
-Writing (`append`, `publish`, `roll`) is in `writer`; finding bytes to send in `reading`; opening and recovering in `recovery`;
-taking records away in `trimming`; waiting for the disk in `flushing`. This class is the one face of all of them.
+Appending is in `writer`, and below it writing (`publish`, `roll`) in `staging`; finding bytes to send in `reading`; opening
+and recovering in `recovery`; taking records away in `trimming`; waiting for the disk in `flushing`. This class is the one
+face of all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ottla.log import aborted, reading, recovery, trimming
 from ottla.log.files import OpenFiles
 from ottla.log.flushing import Flusher
 from ottla.log.settings import LogSettings
-from ottla.log.writer import Appended, Owner, Writer, storage_error
+from ottla.log.staging import Owner, storage_error
+from ottla.log.writer import Appended, Writer
 from ottla.world import Disk
 
 __all__ = ["Appended", "Log", "Owner", "storage_error"]

@@ -1,43 +1,22 @@
-"""The writing half of a log: segments in order, the newest of which takes appends.
+"""Appends: what enters a log, checked and numbered.
 
-`append` stages and `publish` writes. Everything that arrives in one turn of the loop is checked, numbered and put aside by
-`append`; then one `publish` writes all of it with one call and only then moves what others can see: the end offset, index
-entries, timestamps, producers, transactions. If the write fails, the file is cut back, everything staged is forgotten, and
-the owner of each staged batch is told; nobody ever saw any of it.
+Everything that arrives in one turn of the loop is staged by `append`, and one `publish` (next door, in `staging`) writes it.
+A batch below 16 KiB is copied when it is staged, because the buffer it came in is reused. A larger one is written from where
+it lies, together with whatever was staged before it: at once, or from 256 KiB on in a flight.
 
-    start_offset   first offset that may be read (records below it are deleted, or are about to be)
-    end_offset     one past the last published record
-    staged_end     one past the last staged record; equal to end_offset between two turns
-    synced_end     every record below it survives a power cut
-    recovery_point whole segments below it are on disk with all that belongs to them: a start after a crash scans from the
-                   segment it lies in
-
-A batch below 16 KiB is copied when it is staged, because the buffer it came in is reused; a larger one is written at once,
-from where it lies, together with whatever was staged before it.
-
-The order of things that make a crash harmless: a roll writes the producer snapshot and the indexes of the old segment without
-waiting for the disk, and `flush` later syncs log, indexes, snapshot and directory *before* recovery_point passes them. After
-a failed sync nothing is believed any more: the log refuses appends until the process starts anew.
+Batches of clients get their offsets here, and so do those of this broker's coordinators; what comes from a leader or from the
+metadata quorum has them already.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from errno import EIO
 from struct import Struct
 from struct import error as StructError
-from typing import Protocol
 
 from crc32c import crc32c
 
-from ottla.log import aborted
-from ottla.log.epochs import EpochCache
-from ottla.log.files import OpenFiles
-from ottla.log.index import RELATIVE_MAX
-from ottla.log.producers import Completed, Origin, Producer, Producers, Sent
-from ottla.log.segment import Segment, stem
-from ottla.log.settings import LONG_MAX, LogSettings
+from ottla.log.producers import Completed, Origin, Producer, Sent
+from ottla.log.staging import Owner, Staging, storage_error
 from ottla.log.validation import check_header, invalid, prepare
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import (
@@ -54,19 +33,10 @@ from ottla.wire.records import (
     iterate,
     marker_epoch,
 )
-from ottla.world import Bytes, Disk
-
-COPY_BELOW = 16 << 10
-RECENT_MAX = 64
+from ottla.world import Bytes
 
 _header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
-
-
-class Owner(Protocol):
-    """Who wants to know that a staged batch was lost after all."""
-
-    def fail(self, error: KafkaError) -> None: ...
 
 
 class Appended:
@@ -81,110 +51,8 @@ class Appended:
         self.duplicate = duplicate
 
 
-class Writer:
-    __slots__ = (
-        "_active",
-        "_after_max_ms",
-        "_batches",
-        "_bytes_max",
-        "_interval",
-        "_now_ms",
-        "_pieces",
-        "_plain",
-        "_random",
-        "_roll_offset",
-        "_roll_size",
-        "_roll_timestamp",
-        "_staged_size",
-        "_stamps",
-        "directory",
-        "disk",
-        "end_offset",
-        "epochs",
-        "failed",
-        "files",
-        "fresh",
-        "partition",
-        "producers",
-        "recovery_point",
-        "refused",
-        "segments",
-        "settings",
-        "snapshots",
-        "staged_end",
-        "start_offset",
-        "synced_end",
-        "topic",
-        "topic_id",
-        "unsynced",
-        "with_aborted",
-    )
-
-    def __init__(
-        self,
-        disk: Disk,
-        files: OpenFiles,
-        directory: str,
-        topic: str,
-        partition: int,
-        settings: LogSettings,
-        now_ms: Callable[[], int],
-        rng: random.Random,
-        topic_id: bytes = bytes(16),
-    ) -> None:
-        self.disk = disk
-        self.files = files
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self._now_ms = now_ms
-        self._random = rng
-        self.epochs = EpochCache(disk, directory)
-        self.producers = Producers()
-        self.segments: list[Segment] = []
-        self.snapshots: list[int] = []
-        self.start_offset = self.end_offset = self.staged_end = self.synced_end = self.recovery_point = 0
-        self.failed: BaseException | None = None
-        self.with_aborted: set[int] = set()
-        # Closed segments of which something (bytes, indexes) may not have reached the disk yet.
-        self.unsynced: list[Segment] = []
-        # Failed writes that were cut off since the last sync.
-        self.refused = 0
-        self.fresh = True
-        self._pieces: list[Bytes] = []
-        self._batches: list[tuple[int, int, int, Owner | None]] = []
-        self._staged_size = 0
-        self._roll_size = self._roll_offset = self._roll_timestamp = 0
-        self._active: Segment
-        self.configure(settings)
-
-    def configure(self, settings: LogSettings) -> None:
-        """Obey these settings from now on."""
-        self.settings = settings
-        self._interval = settings.index_interval_bytes
-        self._bytes_max = settings.max_message_bytes
-        self._after_max_ms = settings.message_timestamp_after_max_ms
-        self._stamps = settings.stamps_append_time
-        # Plain: no setting can make us change a batch or look into its records, unless its timestamps lie in the future.
-        self._plain = (
-            not settings.compacts
-            and not settings.stamps_append_time
-            and settings.compression_type == "producer"
-            and settings.message_timestamp_before_max_ms == LONG_MAX
-        )
-        if self.segments:
-            self._aim_roll()
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def active(self) -> Segment:
-        return self._active
-
-    # -- append
+class Writer(Staging):
+    __slots__ = ()
 
     def append(
         self,
@@ -236,13 +104,13 @@ class Writer:
             self.producers.stage(producer_id, entry)  # type: ignore[arg-type]
         self.staged_end = last + 1
         self._staged_size = position + size
-        if size < COPY_BELOW:
+        if size < self._copies_below:
             piece = bytearray(data)
             _stamp(piece, 0, first, length, leader_epoch)
             self._pieces.append(piece)
             self._batches.append((last, size, max_timestamp, owner))
         else:
-            self._write_now(data, first, last, length, max_timestamp, leader_epoch)
+            self._write_large(data, first, last, length, max_timestamp, leader_epoch, owner)
         return Appended(first, last, max_timestamp if self._stamps else -1)
 
     def _look_closer(self, data: memoryview, now_ms: int, prepared: bool) -> memoryview:
@@ -276,21 +144,26 @@ class Writer:
         append_time = sent.timestamp if self._stamps else -1
         return Appended(sent.first_offset, sent.last_offset, append_time, True)
 
-    def _write_now(
-        self, data: memoryview, first: int, last: int, length: int, max_timestamp: int, leader_epoch: int
+    def _write_large(
+        self,
+        data: memoryview,
+        first: int,
+        last: int,
+        length: int,
+        max_timestamp: int,
+        leader_epoch: int,
+        owner: Owner | None,
     ) -> None:
-        """A large batch is not copied: its offset is stamped where it lies, and it is written before this returns."""
+        """A large batch is not copied: its offset is stamped where it lies, and its write ends or begins here."""
         piece: Bytes = bytearray(data) if data.readonly else data
         _stamp(piece, 0, first, length, leader_epoch)
         self._pieces.append(piece)
-        self._batches.append((last, length + 12, max_timestamp, None))
-        self._publish_or_refuse()
-
-    def _publish_or_refuse(self) -> None:
-        try:
-            self.publish()
-        except OSError as error:
-            raise storage_error(error)
+        if length < self.disk.flies_from or self.tower is None:
+            self._batches.append((last, length + 12, max_timestamp, None))
+            self._publish_or_refuse()
+        else:
+            self._batches.append((last, length + 12, max_timestamp, owner))
+            self._take_off(self.tower)
 
     def _begin_epoch(self, leader_epoch: int) -> None:
         """The rare part of an append: the first one of a leadership, or one to a log whose disk failed."""
@@ -408,183 +281,3 @@ class Writer:
             origin,
             transaction_version,
         )
-
-    # -- publish
-
-    def publish(self) -> None:
-        """Write what is staged, then let it be seen. OSError: nothing of it was, and its owners know."""
-        if not self._pieces:
-            return
-        segment = self._active
-        producers = self.producers
-        try:
-            if self.failed is not None:
-                raise OSError(EIO, "the disk failed before", self.directory)
-            file = segment.file or segment.open()
-            if segment.torn:
-                file.truncate(segment.size)
-                segment.torn = False
-            file.write_at(segment.size, self._pieces)
-            if producers.events:
-                self._write_aborted(segment)
-        except OSError as error:
-            self._discard(error)
-            raise
-        segment.used = True
-        position = segment.size
-        lasts, positions, interval = segment.recent_lasts, segment.recent_positions, self._interval
-        assert lasts is not None and positions is not None
-        for last, size, max_timestamp, _ in self._batches:
-            if max_timestamp > segment.max_timestamp:
-                segment.max_timestamp = max_timestamp
-                segment.max_timestamp_offset = last
-            if position - segment.indexed_at > interval and size:
-                segment.index_batch(last, position)
-                if segment.is_full(self.settings.segment_index_bytes):
-                    self._roll_size = 0
-            if size:
-                lasts.append(last)
-                positions.append(position)
-                position += size
-        if len(lasts) > RECENT_MAX:
-            del lasts[: -RECENT_MAX // 2], positions[: -RECENT_MAX // 2]
-        segment.size = position
-        self.end_offset = self.staged_end
-        if producers.staged:
-            producers.merge()
-        self._pieces.clear()
-        self._batches.clear()
-
-    def _write_aborted(self, segment: Segment) -> None:
-        rows = self.producers.aborted_rows()
-        if rows:
-            self.with_aborted.add(segment.base)
-            file = self.disk.open(segment.path + ".txnindex", create=True)
-            end = file.size()
-            try:
-                file.write_at(end - end % aborted.ROW_BYTES, [aborted.pack(rows)])
-            except OSError:
-                file.truncate(end)
-                raise
-
-    def _discard(self, error: OSError) -> None:
-        """The write failed. Cut the file back (or, if even that fails, before the next write) and forget what was staged."""
-        segment = self._active
-        batches, self._batches = self._batches, []
-        self._pieces = []
-        self.producers.discard()
-        self.staged_end = self.end_offset
-        self._staged_size = segment.size
-        # Until the cut is synced, a power cut could bring the failed bytes back: the segment must be looked at again.
-        self.recovery_point = min(self.recovery_point, segment.base)
-        self.refused += 1
-        if not segment.size:
-            segment.first_timestamp = -2
-        self._aim_roll()
-        segment.torn = True
-        try:
-            segment.open().truncate(segment.size)
-            segment.torn = False
-        except OSError:
-            pass
-        for _, _, _, owner in batches:
-            if owner is not None:
-                owner.fail(storage_error(error))
-
-    # -- roll
-
-    def _first_batch(self, max_timestamp: int, now_ms: int) -> None:
-        self._active.first_timestamp = max_timestamp
-        self._active.created_ms = now_ms
-        self._aim_roll()
-
-    def _aim_roll(self) -> None:
-        """Work out at what size, timestamp and offset the active segment is full, so that an append compares three numbers."""
-        segment, settings = self._active, self.settings
-        self._roll_offset = segment.base + RELATIVE_MAX
-        self._roll_size = 0 if segment.is_full(settings.segment_index_bytes) else settings.segment_bytes
-        first = segment.load_first_timestamp()
-        jitter = min(settings.segment_jitter_ms, settings.segment_ms)
-        wait = settings.segment_ms - (self._random.randrange(jitter) if jitter else 0)
-        if first == -2:
-            self._roll_timestamp = LONG_MAX
-        elif first >= 0:
-            self._roll_timestamp = first + wait
-        else:  # without timestamps in it, the segment's age is measured by the clock, at every append
-            self._roll_timestamp = -LONG_MAX
-
-    def _make_room(self, size: int, max_timestamp: int, first: int, last: int, now_ms: int) -> None:
-        """One of the three numbers was passed: roll, unless it was only the clock that had to be asked."""
-        if size > self.settings.segment_bytes:
-            raise KafkaError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit into a segment")
-        segment = self._active
-        if (
-            self._roll_timestamp == -LONG_MAX
-            and last <= self._roll_offset
-            and self._staged_size + size <= self._roll_size
-        ):
-            if now_ms - segment.created_ms <= self.settings.segment_ms:
-                return
-        elif not self._staged_size and last <= self._roll_offset:
-            return
-        self._publish_or_refuse()
-        try:
-            self.roll(first)
-        except OSError as error:
-            raise storage_error(error)
-
-    def roll(self, base: int | None = None) -> Segment:
-        """Close the active segment and begin a new one at the log end (or at `base`, where the next batch will lie)."""
-        base = self.end_offset if base is None else base
-        old = self._active
-        if not old.size and old.base == base:
-            return old
-        self.write_snapshot(base)
-        segment = Segment(self.files, self.directory, base, 0)
-        try:
-            segment.begin(self._now_ms())
-            old.retire()
-        except OSError:
-            segment.remove()
-            raise
-        self.fresh = True
-        self.unsynced.append(old)
-        self.segments.append(segment)
-        self._take_active(segment)
-        return segment
-
-    def _take_active(self, segment: Segment) -> None:
-        self._active = segment
-        self._staged_size = segment.size
-        self._aim_roll()
-
-    def adopt(self, segments: list[Segment]) -> None:
-        """These are the segments now; the last one takes appends."""
-        self.segments = segments
-        active = segments[-1]
-        self.unsynced = [segment for segment in self.unsynced if segment is not active]
-        if active.index is None:
-            active.activate(self._now_ms())
-        self._take_active(active)
-        self.staged_end = self.end_offset
-
-    # -- snapshots
-
-    def snapshot_path(self, offset: int) -> str:
-        return stem(self.directory, offset) + ".snapshot"
-
-    def write_snapshot(self, offset: int) -> None:
-        """What is known of producers below `offset`. Not synced here: `flush` does it before the recovery point passes."""
-        if offset <= (self.snapshots[-1] if self.snapshots else self.start_offset):
-            return
-        data = self.producers.snapshot()
-        file = self.disk.open(self.snapshot_path(offset), create=True)
-        file.write_at(0, [data])
-        file.truncate(len(data))
-        self.snapshots.append(offset)
-
-
-def storage_error(error: BaseException) -> KafkaError:
-    refused = KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk refused: {error}")
-    refused.__cause__ = error
-    return refused

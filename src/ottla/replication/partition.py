@@ -44,6 +44,7 @@ class Partition:
     __slots__ = (
         "_ballast",
         "_dirty",
+        "_flying",
         "_mark_dirty",
         "_node_id",
         "_spawn",
@@ -84,7 +85,7 @@ class Partition:
         self._node_id = node_id
         self._mark_dirty = mark_dirty
         self._spawn = spawn
-        self._dirty = self._syncing = False
+        self._dirty = self._syncing = self._flying = False
         self.leader = -1
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
@@ -92,6 +93,7 @@ class Partition:
         self.is_short_of_replicas = True
         self.high_watermark = Rising(log.start_offset)
         self.acknowledges_on_write = False
+        log.tower = self
 
     def configure(self, settings: LogSettings, min_insync: int) -> None:
         self.log.configure(settings)
@@ -120,9 +122,13 @@ class Partition:
     def settle(self) -> None:
         """Work out anew what follows from role, in-sync set and settings."""
         self.is_short_of_replicas = len(self.isr) < self.min_insync
-        alone = self.isr == (self._node_id,)
-        self.acknowledges_on_write = alone and self.log.settings.flush_messages == NEVER
+        self._settle_acknowledging()
         self._advance()
+
+    def _settle_acknowledging(self) -> None:
+        alone = self.isr == (self._node_id,)
+        at_once = self.log.settings.flush_messages == NEVER and not self._flying
+        self.acknowledges_on_write = alone and at_once
 
     def retire(self, error: Error) -> None:
         """The partition leaves this broker."""
@@ -171,8 +177,24 @@ class Partition:
             return KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
         return KafkaError(Error.KAFKA_STORAGE_ERROR, f"the disk of {self._ballast.directory} is full")
 
+    def took_off(self) -> None:
+        """A large write goes on after this turn of the loop: until it has landed, nobody is told that it is done."""
+        self._flying = True
+        self.acknowledges_on_write = False
+
+    def landed(self) -> None:
+        self._flying = self.log.is_flying  # somebody in need may have landed it, and the next one is on its way
+        self._settle_acknowledging()
+        if not self._flying:
+            self.write()
+
+    def tick(self) -> None:
+        """Once per turn: what is staged is written, unless that is being done already."""
+        if not self.log.is_flying:
+            self.write()
+
     def write(self) -> None:
-        """The tick: everything staged goes to the file in one write, then the watermark follows."""
+        """Everything staged goes to the file in one write, then the watermark follows."""
         self._dirty = False
         try:
             self.log.publish()

@@ -75,6 +75,10 @@ def _nobody(machine: Machine) -> None:
     pass
 
 
+# So small that the batches of a simulation are written in each of the ways that large ones are.
+COPIES_BELOW, FLIES_FROM = 700, 1000
+
+
 class SimCluster:
     """Machines that run nodes, and machines that run clients, on one simulated loop."""
 
@@ -100,6 +104,7 @@ class SimCluster:
             **(settings or {}),
         }
         disk = SimDisk(self.loop.chance("disk", name), latency_s=self._disk_latency_s)
+        disk.copies_below, disk.flies_from = COPIES_BELOW, FLIES_FROM
         self.machines[name] = Machine(name, chosen, disk)
         return self.machines[name]
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
-from ottla.world import Bytes
+from ottla.world import COPIES_BELOW, FLIES_FROM, Bytes
 
 T = TypeVar("T")
 
@@ -155,8 +155,31 @@ class SimFile:
         pass
 
 
+class SimFlight:
+    """A call that happens when its time has come, or when somebody needs it done."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+        self._error: OSError | None = None
+        self.is_over = False
+
+    def happen(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            try:
+                call()
+            except OSError as error:
+                self._error = error
+
+    def finish(self) -> None:
+        self.happen()
+        self.is_over = True
+        if self._error is not None:
+            raise self._error
+
+
 class SimDisk:
-    """See the top of this file. `latency_s` is the mean delay of a call made through `away`."""
+    """See the top of this file. `latency_s` is the mean delay of a call made through `away` or `begin`."""
 
     def __init__(
         self,
@@ -173,6 +196,7 @@ class SimDisk:
         self.capacity = capacity
         self.latency_s = latency_s
         self.stop_at = stop_at
+        self.copies_below, self.flies_from = COPIES_BELOW, FLIES_FROM
         self.calls = 0
         self.used = 0
         self.trace: list[tuple[str, str]] | None = None
@@ -222,7 +246,7 @@ class SimDisk:
 
     def survivors(self, rng: random.Random, loss: Loss) -> SimDisk:
         """What a crash at this moment would leave, while this disk goes on."""
-        after = SimDisk(self._rng, capacity=self.capacity, latency_s=self.latency_s)
+        after = self._like_this()
         after._root = _survivors(self._root, rng, loss, rng.random(), {})
         after.used = _total(after._root)
         return after
@@ -235,7 +259,12 @@ class SimDisk:
 
     def _successor(self) -> SimDisk:
         self._dead = True
-        return SimDisk(self._rng, capacity=self.capacity, latency_s=self.latency_s)
+        return self._like_this()
+
+    def _like_this(self) -> SimDisk:
+        disk = SimDisk(self._rng, capacity=self.capacity, latency_s=self.latency_s)
+        disk.copies_below, disk.flies_from = self.copies_below, self.flies_from
+        return disk
 
     # -- Disk
 
@@ -353,6 +382,23 @@ class SimDisk:
             await asyncio.sleep(delay - before)
         self.check()
         return answer
+
+    def begin(self, call: Callable[..., None], *args: Any, over: Callable[[], None]) -> SimFlight:
+        """As `away`; what is written is copied now, because the buffer it lies in may be one that connections share."""
+        position, parts = args
+        flight = SimFlight(lambda: call(position, copies))
+        copies = [bytes(part) for part in parts]
+
+        def end() -> None:
+            flight.happen()
+            flight.is_over = True
+            over()
+
+        delay = self._rng.expovariate(1 / self.latency_s) if self.latency_s else 0.0
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay * self._rng.random(), flight.happen)
+        loop.call_later(delay, end)
+        return flight
 
     # -- the tree
 
