@@ -107,7 +107,6 @@ def test_life_of_a_topic(broker, topic):
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_keys_and_headers(broker, topic, codec):
-    """CLI-03, CLI-05 in our own words."""
     ottla("produce", topic, "-b", broker, "-s", ":", "-H", "source=test", "-z", codec, stdin="alice:a:b\nbob:\n")
     records = ottla("consume", topic, "-b", broker, "--from-beginning", "--no-follow").json
     assert [(record["key"], record["value"]) for record in records] == [("alice", "a:b"), ("bob", "")]
@@ -207,7 +206,7 @@ def test_typing_is_answered_line_by_line(broker, topic):
 
 
 def test_a_file_of_many_lines(broker, topic, tmp_path):
-    """CLI-04: one record per line of a file; answers come in the order of the lines."""
+    """One record per line of a file; answers come in the order of the lines."""
     file = tmp_path / "lines"
     file.write_text("".join(f"{i}\n" for i in range(5000)))
     with file.open("rb") as stdin:

@@ -31,7 +31,7 @@ def tool(request: pytest.FixtureRequest) -> RunTool:
 
 
 def test_console_producer_and_consumer(tool: RunTool, apache_tool: RunTool, broker: str, topic: Topic) -> None:
-    """The first two commands of every introduction to Kafka, the consumer in assign mode (3.9 has no producer here)."""
+    """CLI-03: the first two commands of every introduction, the consumer in assign mode (3.9 has no producer here)."""
     where = topic("console")
     keyed = ["parse.key=true", "key.separator=\t"]
     properties = [part for p in keyed for part in ("--property", p)]
@@ -92,9 +92,12 @@ def test_offsets_tool(tool: RunTool, broker: str, confluent: Confluent, topic: T
 
 
 def test_topics_and_configs_tools(broker: str, apache_tool: RunTool, topic: Topic) -> None:
+    """CLI-02, CLI-11, TRAP-74: with what 4.x prints about eligible leaders."""
     where = topic("tools", partitions=3, segment_bytes="2000000")
     described = apache_tool(TOOLS + "TopicCommand", "--bootstrap-server", broker, "--describe", "--topic", where)
     assert re.search(r"PartitionCount:\s*3", described)
+    rows = re.findall(r"Partition:\s*(\d+)\s+Leader:\s*1\s+Replicas:\s*1\s+Isr:\s*1\s+Elr:\s*LastKnownElr:", described)
+    assert rows == ["0", "1", "2"]
     assert "segment.bytes=2000000" in described
     change = ["--alter", "--entity-type", "topics", "--entity-name", where, "--add-config", "retention.ms=12345678"]
     apache_tool("kafka.admin.ConfigCommand", "--bootstrap-server", broker, *change)
@@ -112,7 +115,7 @@ def test_topics_and_configs_tools(broker: str, apache_tool: RunTool, topic: Topi
 
 
 def test_api_versions_tool(broker: str, apache_tool: RunTool) -> None:
-    """PRT-01: the tool knows every API we name, and prints a range for each."""
+    """CLI-15, PRT-01: the tool knows every API we name, and prints a range for each."""
     shown = apache_tool(TOOLS + "BrokerApiVersionsCommand", "--bootstrap-server", broker)
     assert "Produce(0): " in shown
     assert "UNKNOWN" not in shown

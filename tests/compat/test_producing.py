@@ -126,7 +126,7 @@ def test_a_keyless_record_on_a_compacted_topic_is_refused(confluent: Confluent, 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_isolation_levels_of_plain_data(isolation: str, broker: str, confluent: Confluent, topic: Topic) -> None:
-    """TXN-04, for a log without transactions: both see everything."""
+    """Without transactions both see everything."""
     where = topic(isolation.replace("_", "-"))
     confluent.produce(where, 0, FEW, "none")
     expected = [r.value for r in FEW]

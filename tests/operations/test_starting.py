@@ -61,6 +61,19 @@ def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
     assert "203.0.113.7" in complaint(ottla("serve", "--data", str(tmp_path / "data"), "--listen", "203.0.113.7:9092"))
 
 
+def test_an_address_that_nobody_knows(tmp_path: Path) -> None:
+    """FTM-03"""
+    said = complaint(ottla("serve", "--data", str(tmp_path / "data"), "--listen", "no-such-host.invalid:9092"))
+    assert "no-such-host.invalid" in said
+
+
+def test_a_controller_port_that_was_written_down_and_is_taken(tmp_path: Path, taken: int) -> None:
+    """FTM-03: only the port that nobody asked for gives way."""
+    listeners = f"PLAINTEXT://{HOST}:{free_port()},CONTROLLER://{HOST}:{taken}"
+    said = complaint(serve(tmp_path / "data", "--set", f"listeners={listeners}"))
+    assert str(taken) in said
+
+
 def test_a_directory_that_another_node_holds(node: StartNode) -> None:
     """FTM-03"""
     said = complaint(serve(node().directory))
@@ -108,6 +121,9 @@ def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
         ("compression.type=brotli", ("compression.type", "brotli")),
         ("log.cleanup.policy=keep", ("log.cleanup.policy", "keep")),
         ("listeners=nonsense", ("nonsense",)),
+        ("controller.quorum.voters=1@nowhere", ("controller.quorum.voters", "1@nowhere", "id@host:port")),
+        ("listener.name.plaintext.max.connections=many", ("max.connections", "many")),
+        ("max.connection.creation.rate=-1", ("max.connection.creation.rate", "-1")),
     ],
 )
 def test_settings_that_cannot_be(tmp_path: Path, setting: str, words: tuple[str, ...]) -> None:
@@ -122,6 +138,8 @@ def test_settings_that_cannot_be(tmp_path: Path, setting: str, words: tuple[str,
     [
         (["serve", "--set", "nonsense"], "name=value"),
         (["serve", "--listen", "nowhere"], "HOST:PORT"),
+        (["serve", "--metrics-port", "70000"], "70000"),
+        (["demo", "--metrics-port", "-1"], "-1"),
         (["serve", "missing.properties"], "missing.properties"),
         (["sreve"], "sreve"),
     ],
@@ -137,7 +155,7 @@ def test_settings_that_nobody_knows_or_that_are_gone(node: StartNode, tmp_path: 
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
-        f"controller.quorum.bootstrap.servers={HOST}:9093\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\n"
+        f"controller.quorum.bootstrap.servers={HOST}:9093\nlisteners=PLAINTEXT://:9092,CONTROLLER://:{free_port()}\n"
         "no.such.setting=1\nzookeeper.connect=localhost:2181\nreplica.lag.max.messages=4000\nnum.partitions=3\n"
     )
     broker = node(options=[str(file)])
@@ -211,14 +229,13 @@ def test_not_ready_while_stopping(node: StartNode) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_explains_itself_with_an_example(verb: str) -> None:
-    """FTM-05"""
     done = ottla(verb, "--help")
     assert done.returncode == 0
     assert f"ottla {verb} " in done.stdout.split("example", 1)[1], "an example that can be copied"
 
 
 def test_help_names_every_verb_and_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """FTM-05: how long the command takes is measured by the benchmark; here it is only told."""
+    """How long the command takes is measured by the benchmark; here it is only told."""
     began = time.monotonic()
     done = ottla("--help")
     took = time.monotonic() - began
