@@ -17,7 +17,7 @@ from ottla.wire.ids import uuid_text
 from ottla.world import Disk, RealDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import NOW_MS, SMALL, Clock, fill, offsets, read_batches, run
+from logs import NOW_MS, SMALL, Clock, batch, fill, offsets, put, read_batches, run
 
 META = MetaProperties("cluster-1", 4, bytes(range(16)))
 TOPIC_ID = b"topic id, 16 byt"
@@ -256,3 +256,42 @@ def test_a_log_that_cannot_be_closed_leaves_no_clean_mark() -> None:
     disk.failing_syncs = lambda path: path.endswith(".log")
     directory.close()
     assert not disk.exists("/logs/a/.kafka_cleanshutdown")
+
+
+@pytest.mark.parametrize("text", ["0\n1\nt 0 1x3\n", "0\n1\nt zero 13\n", "0\n1\nt 0 -13\n", "0\n1\nt 0 1 3\n"])
+def test_a_checkpoint_that_is_damaged_is_as_good_as_none(text: str) -> None:
+    """More is scanned, and nothing else happens."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 5)
+    run(directory.checkpoint())
+    directory.release()
+    disk.replace("/logs/a/recovery-point-offset-checkpoint", text.encode())
+    assert opened(disk).logs["t", 0].end_offset == 10
+
+
+@pytest.mark.parametrize("text", [b"0\n2\n1 0\n2 1x\n", b"\xff\xfe", b"0\n7\n1 0\n"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_epochs_are_found_in_the_batches_when_their_file_is_damaged(text: bytes, clean: bool) -> None:
+    """Also below the recovery point, where nothing else is looked at."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = run(directory.create("t", 0, TOPIC_ID, SMALL))
+    for epoch in (1, 4, 9):
+        put(log, batch(), batch(), epoch=epoch)
+    run(log.settle())
+    run(directory.checkpoint())
+    directory.close() if clean else directory.release()
+    disk.replace("/logs/a/t-0/leader-epoch-checkpoint", text)
+    assert opened(disk).logs["t", 0].epochs.entries == [(1, 0), (4, 2), (9, 4)]
+    assert read_epochs(disk, "/logs/a/t-0/leader-epoch-checkpoint") == [(1, 0), (4, 2), (9, 4)]
+
+
+def test_a_log_whose_directory_was_removed_by_hand_can_be_deleted() -> None:
+    """An error here would end the node: the deletion is committed and must be followed."""
+    disk = SimDisk()
+    directory = opened(disk)
+    run(directory.create("t", 0, TOPIC_ID, SMALL))
+    disk.remove_tree("/logs/a/t-0")
+    run(directory.delete("t", 0))
+    assert run(directory.sweep()) == 0 and not directory.logs

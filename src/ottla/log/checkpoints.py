@@ -21,12 +21,7 @@ class BadCheckpoint(ValueError):
 
 def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
     """Offsets by (topic, partition)."""
-    offsets = {}
-    for words in _read_lines(disk, path):
-        if len(words) != 3:
-            raise BadCheckpoint(f"{path}: expected topic, partition and offset")
-        offsets[words[0], int(words[1])] = int(words[2])
-    return offsets
+    return {(topic, _number(path, index)): _number(path, at) for topic, index, at in _read_rows(disk, path, 3)}
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -35,7 +30,7 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int])
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     """(leader epoch, first offset), in the order of the file."""
-    return [(int(words[0]), int(words[1])) for words in _read_lines(disk, path)]
+    return [(_number(path, epoch), _number(path, offset)) for epoch, offset in _read_rows(disk, path, 2)]
 
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
@@ -47,7 +42,14 @@ def _text(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in ["0", str(len(rows)), *rows]).encode()
 
 
-def _read_lines(disk: Disk, path: str) -> list[list[str]]:
+def _number(path: str, text: str) -> int:
+    """Digits and nothing else: a flipped bit is rather seen than believed."""
+    if not (text.isascii() and text.isdigit()):
+        raise BadCheckpoint(f"{path}: {text!r} is no number")
+    return int(text)
+
+
+def _read_rows(disk: Disk, path: str, width: int) -> list[list[str]]:
     if not disk.exists(path):
         return []
     text = disk.read(path).decode("utf-8", "replace")
@@ -59,6 +61,6 @@ def _read_lines(disk: Disk, path: str) -> list[list[str]]:
         rows = [line.split() for line in lines[2 : 2 + count]]
     except (IndexError, ValueError) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
-    if version != 0 or len(rows) != count or any(len(row) < 2 for row in rows):
+    if version != 0 or len(rows) != count or any(len(row) != width for row in rows):
         raise BadCheckpoint(f"{path}: version {version}, {len(rows)} of {count} lines")
     return rows

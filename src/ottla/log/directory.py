@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOENT
 
@@ -179,8 +180,9 @@ class DataDirectory:
     async def delete(self, topic: str, partition: int) -> None:
         """Out of sight at once, out of the disk after `file.delete.delay.ms`."""
         log = self._let_go(topic, partition)
-        path = self._rename_aside(topic, partition, "delete")
-        self._doomed.append((self._now_ms() + log.settings.file_delete_delay_ms, path))
+        with suppress(FileNotFoundError):  # somebody was faster
+            path = self._rename_aside(topic, partition, "delete")
+            self._doomed.append((self._now_ms() + log.settings.file_delete_delay_ms, path))
         await self.disk.away(self.disk.sync_directory, self.path)
 
     def set_aside(self, topic: str, partition: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ottla.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+from ottla.log.checkpoints import LEADER_EPOCHS, BadCheckpoint, read_epochs, write_epochs
 from ottla.world import Disk
 
 UNDEFINED = -1
@@ -30,9 +30,15 @@ class EpochCache:
         self.latest = UNDEFINED
         self.unwritten = False
 
-    def load(self) -> None:
-        for epoch, offset in read_epochs(self._disk, self._path):
+    def load(self) -> bool:
+        """Whether the file could be read; if not, the batches must tell."""
+        try:
+            found = read_epochs(self._disk, self._path)
+        except BadCheckpoint:
+            return False
+        for epoch, offset in found:
             self._add(epoch, offset)
+        return True
 
     def assign(self, epoch: int, offset: int) -> None:
         """Epoch begins at offset. Entries that contradict it go."""

@@ -15,6 +15,7 @@ records that contradict them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -58,12 +59,14 @@ class Report:
 def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Report:
     report = Report()
     names = _tidy(log)
-    log.epochs.load()
+    has_epochs = log.epochs.load()
     log.start_offset = start_offset
     log.snapshots = sorted(int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit())
     segments = _without_strays(log, _segments(log, names), report)
     if not segments:
         segments = [_begin(log, start_offset)]
+    if not has_epochs:
+        _find_epochs(log, segments)
     end = _tail(log, segments[-1], names)
     settled = end is not None and end == recovery_point and (end in log.snapshots or end <= start_offset)
     scan = end is None or not (clean or settled)
@@ -98,6 +101,14 @@ def _begin_anew(log: Log, segments: list[Segment], report: Report) -> list[Segme
     log.epochs.clear()
     log.producers.clear()
     return [_begin(log, log.start_offset)]
+
+
+def _find_epochs(log: Log, segments: list[Segment]) -> None:
+    """The file is damaged: every batch says in which epoch it was written."""
+    for segment in segments:
+        with suppress(KafkaError):  # a damaged batch hides the rest of its segment
+            for _, fields in segment.headers(0):
+                log.epochs.note(fields[EPOCH], fields[BASE])
 
 
 def _trim_epochs(log: Log) -> None:
