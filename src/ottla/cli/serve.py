@@ -17,6 +17,7 @@ EXAMPLES = """examples:
 
 A directory that is new is made ready on the spot; the next start goes on with it."""
 
+PORT_MAX = 65535
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -27,7 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-l", "--listen", action="append", metavar="HOST:PORT", help="where clients connect; repeatable (listeners)"
     )
     parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="a setting by Kafka's name; repeatable")
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics, /live and /ready by HTTP on this port")
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve /metrics, /live and /ready by HTTP on this port"
+    )
     parser.add_argument("--log-json", action="store_true", help="write the log as JSON lines")
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info")
 
@@ -43,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 def settings(args: argparse.Namespace) -> dict[str, str]:
     """Kafka's names and values: those of the file, or our own for a single node, and flags on top."""
+    if args.metrics_port is not None and not 0 <= args.metrics_port <= PORT_MAX:
+        raise Mistake(f"--metrics-port {args.metrics_port}: a port is between 0 and {PORT_MAX}")
     from ottla.config import read_properties, single_node_defaults
 
     if args.file is None:
@@ -88,6 +93,6 @@ def _map_protocols(properties: dict[str, str], count: int) -> None:
 
 def _address(text: str) -> str:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdigit() or int(port) > PORT_MAX:
         raise Mistake(f"--listen {text!r}: write HOST:PORT, for example localhost:9092 or [::1]:9092")
     return f"{host}:{port}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 from ottla.config.consistency import check_change, check_together
@@ -51,6 +52,7 @@ ONLY_HERE = (
     "listeners=PLAINTEXT://:9092 lets in others"
 )
 
+OBEYED_BY_LISTENERS = ("max.connections", "max.connection.creation.rate")
 OBEYED_BY_LOGS = ("producer.id.expiration.ms",)
 
 Changed = Callable[[frozenset[str]], None]
@@ -100,6 +102,8 @@ class BrokerConfig:
         check_ports("listeners", self.endpoints)
         self.advertised = self._advertised()
         check_advertised(self.advertised, self.endpoints)
+        for endpoint, name in product(self.endpoints, OBEYED_BY_LISTENERS):
+            self.of_listener(endpoint.name, name)  # raises, if it cannot be
         _check_not_left_open(self)
 
     def __getitem__(self, name: str) -> Any:

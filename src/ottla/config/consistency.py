@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ THREADS = (
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.manager.follower.thread.pool.size",
 )
+
+
+# 1@localhost:9093, 2@[::1]:9093
+VOTER = re.compile(r"[0-9]+@.+:[0-9]+")
 
 
 def check_together(values: Values) -> None:
@@ -67,6 +72,9 @@ def _broken_about_connections(values: Values) -> Iterator[str]:
     names = {entry.split("://")[0].upper() for entry in values["listeners"]}
     controllers = {name.upper() for name in values["controller.listener.names"]}
     quorum = values["controller.quorum.voters"] or values["controller.quorum.bootstrap.servers"]
+    for voter in values["controller.quorum.voters"]:
+        if not VOTER.fullmatch(voter.strip()):
+            yield f"controller.quorum.voters: {voter!r} is not id@host:port"
     if "broker" in roles and names <= controllers:
         yield "listeners: a broker needs a listener that is not in controller.listener.names"
     # A single node that nobody else votes with needs no listener for its controller.

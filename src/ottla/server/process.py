@@ -8,6 +8,7 @@ import errno
 import gc
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -122,6 +123,13 @@ def _explained(error: Exception, node: Node) -> str:
         return error.message
     if isinstance(error, BlockingIOError):
         return f"{error.filename} is held by another process: is a node already running on this directory?"
+    if isinstance(error, socket.gaierror):
+        hosts = ", ".join(endpoint.host for endpoint in node.config.endpoints)
+        return f"one of the addresses to listen on is not known ({hosts}): {error.strerror}"
+    if isinstance(error, PermissionError) and error.filename is None:
+        return (
+            f"no permission to listen there ({error.strerror}): ports below 1024 need it, choose another with --listen"
+        )
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename}: choose another directory with --data"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
