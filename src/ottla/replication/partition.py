@@ -103,8 +103,10 @@ class Partition:
     # --- roles
 
     def lead(self, leader_epoch: int, isr: tuple[int, ...]) -> None:
-        """Be the leader in `leader_epoch`. The epoch is on disk before anything is appended in it."""
+        """Be the leader in `leader_epoch`, which begins behind everything that was accepted in the one before."""
         if leader_epoch > self.leader_epoch:
+            if self._dirty:
+                self.write()
             self.log.begin_epoch(leader_epoch)
             self._renew_watermark()
         self.leader, self.leader_epoch, self.isr = self._node_id, leader_epoch, isr
@@ -227,6 +229,11 @@ class Partition:
         except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", self.log.name, error)
             self.high_watermark.close(error)
+        except (
+            OSError
+        ) as error:  # no descriptor left, say: nothing was synced, nothing is broken, the next write tries again
+            log_.error("%s: could not begin to sync, those who wait are refused: %s", self.log.name, error)
+            self.high_watermark.dismiss(self.log.synced_end, storage_error(error))
         finally:
             self._syncing = False
 
