@@ -35,6 +35,7 @@ class Upkeep:
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
         self._unflushed_since: dict[Log, int] = {}
+        self._ends: dict[Log, int] = {}  # where each log ended at the last checkpoint
 
     def start(self) -> None:
         config = self._node.config
@@ -81,15 +82,15 @@ class Upkeep:
         now_ms = self._node.world.now_ms()
         for number, log in enumerate(self._logs()):
             if log.needs_flush or self._has_waited(log, now_ms):
-                await self._flush(log)
+                await self._sync(log, log.flush())
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
         await self._node.directories.sweep()
 
-    async def _flush(self, log: Log) -> None:
+    async def _sync(self, log: Log, syncing: Awaitable[None]) -> None:
         """A sync that fails is never tried again: what it should have saved may be gone from memory too."""
         try:
-            await log.flush()
+            await syncing
         except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", log.name, error.message)
 
@@ -114,8 +115,22 @@ class Upkeep:
                 await asyncio.sleep(0)
 
     async def checkpoint(self) -> None:
+        """Write down from where a crash needs a scan, and where consumers may read to."""
+        await self._settle_quiet()
         marks = {(p.topic, p.index): p.high_watermark.value for p in self._node.replicas.all()}
         await self._node.directories.checkpoint(marks)
+
+    async def _settle_quiet(self) -> None:
+        """A log that got nothing since the last checkpoint is synced with its indexes, so that no crash has to scan it.
+
+        Apache Kafka syncs when a segment is rolled and leaves the rest to the system, which has long written by now."""
+        ends = {log: log.end_offset for log in self._logs()}
+        for number, (log, end) in enumerate(ends.items()):
+            if self._ends.get(log) == end == log.staged_end and log.failed is None and not log.is_settled:
+                await self._sync(log, log.settle())
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._ends = ends
 
     async def expire_producers(self) -> None:
         now_ms = self._node.world.now_ms()
