@@ -15,13 +15,14 @@ from ottla.log import cleaning, flushing
 from ottla.log.checkpoints import LEADER_EPOCHS, read_epochs
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log
+from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import Disk, RealDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import SMALL, Clock, batch, fill, make_log, offsets, put, read_batches, run
+from logs import NOW_MS, SMALL, Clock, batch, fill, make_log, offsets, put, read_batches, run
 from test_directory import TOPIC_ID, opened
 
 OTHER_ID = b"another topic id"
@@ -81,6 +82,22 @@ def test_a_sync_of_a_deleted_log_writes_nothing_for_its_namesake() -> None:
         with pytest.raises(KafkaError):
             flushing.sync(old, paths, file)
         assert read_epochs(disk, f"/logs/a/t-0/{LEADER_EPOCHS}") == []
+
+    run(scenario())
+
+
+def test_a_write_to_a_deleted_log_that_fails_cuts_nothing_off_its_namesake() -> None:
+    """What was staged when the topic was deleted is taken back: in the old file, whatever its name is by now."""
+
+    async def scenario() -> None:
+        disk = SimDisk()
+        directory = opened_within(disk)
+        old = await directory.create("t", 0, TOPIC_ID, SMALL)
+        old.append(batch(), Origin.CLIENT, 0, NOW_MS)
+        new = await replace_topic(directory)
+        with pytest.raises(OSError, match="failed before"):
+            old.publish()
+        assert disk.size("/logs/a/t-0/00000000000000000000.log") == new.active.size > 0
 
     run(scenario())
 

@@ -182,13 +182,15 @@ class DataDirectory:
         log = self._let_go(topic, partition)
         with suppress(FileNotFoundError):  # somebody was faster
             path = self._rename_aside(topic, partition, "delete")
+            log.follow(path)
             self._doomed.append((self._now_ms() + log.settings.file_delete_delay_ms, path))
         await self.disk.away(self.disk.sync_directory, self.path)
 
     def set_aside(self, topic: str, partition: int) -> str:
         """A log that no known topic claims: renamed, kept. Its new path."""
-        self._let_go(topic, partition)
-        return self._rename_aside(topic, partition, "stray")
+        log = self._let_go(topic, partition)
+        log.follow(path := self._rename_aside(topic, partition, "stray"))
+        return path
 
     def _let_go(self, topic: str, partition: int) -> Log:
         """The log is not ours any more. Work on it that is under way must not touch the files of a namesake after it."""

@@ -25,10 +25,14 @@ class EpochCache:
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._path = f"{directory}/{LEADER_EPOCHS}"
+        self.follow(directory)
         self.entries: list[tuple[int, int]] = []
         self.latest = UNDEFINED
         self.unwritten = False
+
+    def follow(self, directory: str) -> None:
+        """The file is in this directory."""
+        self._path = f"{directory}/{LEADER_EPOCHS}"
 
     def load(self) -> bool:
         """Whether the file could be read; if not, the batches must tell."""

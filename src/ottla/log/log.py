@@ -15,6 +15,7 @@ from operator import attrgetter
 from ottla.log import aborted, reading, recovery, trimming
 from ottla.log.files import OpenFiles
 from ottla.log.flushing import Flusher
+from ottla.log.segment import stem
 from ottla.log.settings import LogSettings
 from ottla.log.staging import Owner, storage_error
 from ottla.log.writer import Appended, Writer
@@ -109,6 +110,13 @@ class Log(Writer):
         bases = {segment.base for segment in self.segments}
         self.drop_snapshots(lambda offset: offset in bases or offset == self.end_offset)
 
+    def follow(self, directory: str) -> None:
+        """The directory has another name now. Work that is still under way goes on there, not in what takes its old name."""
+        self.directory = directory
+        self.epochs.follow(directory)
+        for segment in self.segments:
+            segment.path = stem(directory, segment.base)
+
     def reload_producers(self) -> None:
         recovery.rebuild_producers(self)
 
@@ -117,8 +125,10 @@ class Log(Writer):
 
     # -- the rest lives next door
 
-    def locate(self, offset: int, bytes_max: int, bound: int, whole_first: bool = True) -> reading.Located:
-        return reading.locate(self, offset, bytes_max, bound, whole_first)
+    def locate(
+        self, offset: int, bytes_max: int, bound: int, whole_first: bool = True, may_wait: bool = True
+    ) -> reading.Located:
+        return reading.locate(self, offset, bytes_max, bound, whole_first, may_wait)
 
     async def verify(self, located: reading.Located) -> reading.Located:
         return await reading.verify(self, located)
