@@ -29,6 +29,13 @@ Bytes = bytes | bytearray | memoryview
 
 # The kernel takes at most this many pieces in one pwritev (IOV_MAX).
 PIECES_MAX = 1024
+# A read with this flag gives what is in memory. Where system or file system do not know it, every read may wait.
+NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+# How often its own size is read behind a range that was brought in.
+READ_AHEAD = 4
+NOWHERE = bytearray(64 << 10)
+# One page in so many bytes is looked at to find out whether a range is in memory.
+PROBE_BYTES = 256 << 10
 COPIES_BELOW = 16 << 10
 # Handing a write to a thread costs as much as writing some ten kilobytes. No buffer that connections share is as large as
 # this, so what is written meanwhile stays where it lies.
@@ -44,6 +51,18 @@ class File(Protocol):
     def size(self) -> int: ...
     def read_at(self, position: int, size: int) -> bytes:
         """What is there; shorter than asked for only at the end of the file."""
+        ...
+
+    def read_cached(self, position: int, size: int) -> Bytes | None:
+        """Exactly what was asked for, or None where that would mean to wait for a device."""
+        ...
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether a range can be read without waiting for a device, as far as a few looks can tell."""
+        ...
+
+    def bring_in(self, position: int, size: int) -> None:
+        """Have a range in memory, and begin to read what lies behind it, because most readers go on."""
         ...
 
     def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
@@ -139,11 +158,12 @@ def nobody(seconds: float, failed: bool) -> None:
 class RealFile:
     """A file of the operating system. Dropping the last reference closes it."""
 
-    __slots__ = ("_watch", "fd", "path")
+    __slots__ = ("_nowait", "_watch", "fd", "path")
 
     def __init__(self, path: str, flags: int, watch: Watch = nobody) -> None:
         self.path = path
         self._watch = watch
+        self._nowait = NOWAIT
         self.fd: int | None = None
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
@@ -157,6 +177,45 @@ class RealFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         return os.pread(self._open_fd(), size, position)
+
+    def read_cached(self, position: int, size: int) -> bytearray | None:
+        data = bytearray(size)
+        return data if self._read_now(position, data) == size else None
+
+    def is_cached(self, position: int, size: int) -> bool:
+        byte = bytearray(1)
+        for at in range(position, position + size, PROBE_BYTES):
+            if self._read_now(at, byte) < 0:
+                return False
+        return self._read_now(position + size - 1, byte) >= 0
+
+    def _read_now(self, position: int, into: bytearray) -> int:
+        """How many bytes could be read without waiting; -1 for none."""
+        fd = self._open_fd()
+        try:
+            return os.preadv(fd, (into,), position, self._nowait)
+        except BlockingIOError:
+            return -1
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            self._nowait = 0
+            return os.preadv(fd, (into,), position)
+
+    def bring_in(self, position: int, size: int) -> None:
+        fd, end, got = self._open_fd(), position + size, 1
+        self._advise(fd, 0, 0, "POSIX_FADV_RANDOM")  # or the kernel reads ahead by itself, on the loop's time
+        while position < end and got:
+            # All into the same few pages: what counts is that the kernel has it.
+            pieces = min(-(-(end - position) // len(NOWHERE)), PIECES_MAX)
+            got = os.preadv(fd, [NOWHERE] * pieces, position)
+            position += got
+        self._advise(fd, end, READ_AHEAD * size, "POSIX_FADV_WILLNEED")
+
+    @staticmethod
+    def _advise(fd: int, position: int, size: int, advice: str) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, position, size, getattr(os, advice))
 
     def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
         fd = self._open_fd()

@@ -15,7 +15,7 @@ from ottla.log.files import OpenFiles
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
-from ottla.sim.disk import SimDisk
+from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import Record, batches, build, look
@@ -39,6 +39,27 @@ def test_a_fetch_inside_a_batch_returns_the_whole_batch() -> None:
     for again in (log, closed_and_reopened(log)):
         for offset in range(log.end_offset):
             assert read_batches(again, offset)[0].base_offset == offset // 2 * 2
+
+
+def test_the_loop_does_not_wait_for_the_disk_to_find_an_offset() -> None:
+    """IO-03: what a power cut left is in nobody's memory; it is looked for off the loop, once."""
+    log = filled()
+    log.close()
+    log.disk.sync_directory(log.directory)
+    for segment in log.segments:
+        for suffix in (".log", ".index", ".timeindex"):
+            log.disk.open(segment.path + suffix).sync()
+    assert isinstance(log.disk, SimDisk)
+    log.disk.sync_directory("/")
+    log.disk.sync_directory("/data")
+    again = reopen(log, disk=log.disk.crash(random.Random(1), Loss.LOST))
+    for bytes_max in (300, 1 << 20):
+        offset = again.segments[1].base + 2 if bytes_max == 300 else again.segments[2].base + 2
+        found = again.locate(offset, bytes_max, again.end_offset, may_wait=False)
+        assert not found.verified and not found.size
+        assert read_batches(again, offset, bytes_max)[0].base_offset == offset
+        found = again.locate(offset, bytes_max, again.end_offset, may_wait=False)
+        assert found.verified and found.size
 
 
 def closed_and_reopened(log: Log) -> Log:

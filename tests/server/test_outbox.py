@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.outbox import JOIN_BELOW, Outbox
+from ottla.server.outbox import JOIN_BELOW, TURN_BYTES, Outbox
 from ottla.world import RealDisk, RealFile, Slice
 
 
@@ -21,7 +21,7 @@ class Speaker(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.drained = 0
         self.lost = asyncio.get_running_loop().create_future()
-        self.outbox = Outbox(asyncio.get_running_loop(), transport, self.on_drain)
+        self.outbox = Outbox(asyncio.get_running_loop(), transport, self.on_drain, RealDisk().away)
 
     def on_drain(self) -> None:
         self.drained += 1
@@ -123,6 +123,83 @@ def test_a_reader_that_takes_nothing_costs_no_memory(data_file: RealFile) -> Non
         await speaker.lost
 
     talk(main)
+
+
+def evict(file: RealFile) -> None:
+    """Give its pages back, as a machine does that is short of memory."""
+    assert file.fd is not None
+    file.sync()
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.is_cached(10_000_000, 1_000_000):
+        pytest.skip("the file system keeps what it is told to forget")
+
+
+def test_what_is_not_in_memory_is_read_in_off_the_loop(data_file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IO-03: the loop sends nothing that it would have to wait for, be it small or large."""
+    cold, real = [], os.sendfile
+
+    def watched(out: int, source: int, offset: int, count: int) -> int:
+        if not data_file.is_cached(offset, count):
+            cold.append((offset, count))
+        return real(out, source, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", watched)
+    parts: list[bytes | Slice] = [
+        b"head",
+        *(Slice(data_file, 1_000_000, 3_000_000), b"middle", Slice(data_file, 9_000_000, 1_000)),
+        *(Slice(data_file, 15_000_000, 100_000), b"end"),
+    ]
+    expected = said(parts)
+
+    async def main(speaker: Speaker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        evict(data_file)
+        speaker.outbox.send(parts)
+        assert speaker.outbox.is_stuck
+        assert await reader.readexactly(len(expected)) == expected
+        assert speaker.drained and not speaker.outbox.is_stuck
+
+    talk(main)
+    assert not cold
+
+
+def test_a_reader_that_goes_while_the_disk_is_read(data_file: RealFile) -> None:
+    async def main(speaker: Speaker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        evict(data_file)
+        speaker.outbox.send([b"head", Slice(data_file, 1_000_000, 1_000_000)])
+        writer.transport.abort()
+        await speaker.lost
+        await asyncio.sleep(0.05)
+
+    talk(main)
+
+
+def test_others_have_their_turn_while_much_is_sent(data_file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IO-08: a reader who takes everything at once gets only so much of one turn of the loop."""
+    turns, sent, real = [0], [0], os.sendfile
+    data_file.read_at(0, 20_000_000)
+
+    def counted(out: int, source: int, offset: int, count: int) -> int:
+        gone = real(out, source, offset, count)
+        sent.extend([0] * (turns[0] + 1 - len(sent)))
+        sent[turns[0]] += gone
+        return gone
+
+    monkeypatch.setattr(os, "sendfile", counted)
+
+    async def count_turns() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def main(speaker: Speaker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counting = asyncio.create_task(count_turns())
+        speaker.outbox.send([Slice(data_file, n * 900_000, 900_000) for n in range(20)])
+        await reader.readexactly(18_000_000)
+        counting.cancel()
+
+    talk(main)
+    assert sum(sent) == 18_000_000
+    assert max(sent) <= TURN_BYTES
 
 
 def test_a_file_shorter_than_promised_ends_the_connection(data_file: RealFile) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -242,3 +244,30 @@ def test_it_answers_like_the_real_disk(tmp_path: object) -> None:
     simulated = SimDisk()
     simulated.make_directory("/root")
     assert story(simulated, "/root") == story(RealDisk(), str(tmp_path))
+
+
+def test_what_a_crash_left_is_in_memory_once_it_was_read() -> None:
+    disk = disk_with(b"some bytes")
+    assert disk.open("/d/f").read_cached(5, 5) == b"bytes"
+    found = disk.survivors(random.Random(1), Loss.LOST).open("/d/f")
+    assert found.read_cached(5, 5) is None and not found.is_cached(5, 5)
+    found.bring_in(5, 5)
+    assert found.is_cached(5, 5) and found.read_cached(5, 5) == b"bytes"
+    assert found.read_cached(5, 6) is None
+
+
+def test_a_real_file_tells_what_is_in_memory(tmp_path: Path) -> None:
+    file = RealDisk().open(str(tmp_path / "f"), create=True)
+    data = random.Random(1).randbytes(2_000_000)
+    file.write_at(0, [data])
+    assert file.is_cached(0, len(data))
+    assert bytes(file.read_cached(1_000_000, 50) or b"") == data[1_000_000:1_000_050]
+    assert file.read_cached(1_999_990, 11) is None
+    file.sync()
+    assert file.fd is not None
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.is_cached(0, len(data)):
+        pytest.skip("the file system keeps what it is told to forget")
+    file.bring_in(0, len(data))
+    assert file.is_cached(0, len(data))
+    file.bring_in(1_900_000, 5_000_000)  # the file may have been cut since somebody looked

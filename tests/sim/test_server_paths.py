@@ -7,6 +7,7 @@ whole and right, and a broken connection hurts only itself."""
 import asyncio
 import contextlib
 import logging
+import random
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from ottla.server.limits import Limits
 from ottla.server.listener import Listener
 from ottla.server.measures import NodeMetrics
 from ottla.server.tick import Tick
+from ottla.sim.disk import SimDisk
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.codec import decode
 from ottla.wire.frames import read_response_header, request_frame
@@ -35,12 +37,27 @@ PATTERN = bytes(range(256)) * 8192  # 2 MiB in which every position shows where 
 
 
 class Memory:
-    """A file without a descriptor, as the simulated disk has them."""
+    """A file without a descriptor, as the simulated disk has them; some of it has to be brought in before it is read."""
 
     path, fd = "memory", None
 
+    def __init__(self) -> None:
+        self.brought: set[int] = set()
+
     def read_at(self, position: int, size: int) -> bytes:
+        assert self.is_cached(position, size)
         return PATTERN[position : position + size]
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        return self.read_at(position, size) if self.is_cached(position, size) else None
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Every second piece of 64 KiB is cold at first."""
+        pieces = range(position >> 16, (position + size - 1 >> 16) + 1)
+        return not size or all(piece % 2 == 0 or piece in self.brought for piece in pieces)
+
+    def bring_in(self, position: int, size: int) -> None:
+        self.brought.update(range(position >> 16, (position + size - 1 >> 16) + 1))
 
 
 class Service:
@@ -108,7 +125,11 @@ async def serve(settings: dict[str, str], listeners: list[Listener] | None = Non
     config = BrokerConfig(settings)
     measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()})
     node: Any = SimpleNamespace(
-        config=config, limits=Limits(config), tick=Tick(loop, loop.call_exception_handler), measures=measures
+        config=config,
+        limits=Limits(config),
+        tick=Tick(loop, loop.call_exception_handler),
+        measures=measures,
+        world=SimpleNamespace(disk=SimDisk(random.Random(1), latency_s=0.001)),
     )
     listener = Listener(node, Endpoint("PLAINTEXT", "", PORT, "PLAINTEXT"), loop, is_controller=False)
     if listeners is not None:

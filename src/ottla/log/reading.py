@@ -1,8 +1,9 @@
 """Finding bytes to send: slices of whole batches, by index and file position, never by reading records.
 
-`locate` answers at once from what is in memory, plus at most a few small reads of headers. Whether the bytes it found may
-be sent is another question: a slice is `verified` when its CRCs were checked since this process opened the segment. If
-not, `verify` reads it off the loop and checks it batch by batch. A batch that fails is CORRUPT_MESSAGE when it is the one
+`locate` answers from what is in memory, plus at most a few small reads of headers; on the loop it is told not to wait for a
+disk, and `read` does where it must, off the loop. Whether the bytes found may be sent is another question: a slice is
+`verified` when its CRCs were checked since this process opened the segment. If not, `verify` reads it off the loop and checks
+it batch by batch. A batch that fails is CORRUPT_MESSAGE when it is the one
 asked for, and otherwise the end of the slice; nothing is cut off or repaired here, and what lies behind it can be asked for.
 """
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.log import aborted
 from ottla.log import index as rows
 from ottla.log.scanning import sound_batches
-from ottla.log.segment import BASE, DELTA, EPOCH, LENGTH, MAX_TIME, UNKNOWN, Segment, corrupt
+from ottla.log.segment import BASE, DELTA, EPOCH, LENGTH, MAX_TIME, SCAN_BYTES, UNKNOWN, Segment, corrupt
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import PREFIX_BYTES, crc_ok, iterate
 from ottla.world import File, Slice
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Up to this size a range is read while it is looked for, instead of being left for the connection to send.
 READ_AT_ONCE = 16 << 10
+# As much of a cold range is read in when its first batches are looked for; the rest when it is sent.
+BRING_IN_BYTES = 1 << 20
 
 
 class Located:
@@ -58,10 +61,11 @@ class Found(NamedTuple):
     leader_epoch: int
 
 
-def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
+def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool, may_wait: bool = True) -> Located:
     """Batches from the one that holds `offset` on, below offset `bound`, in at most `bytes_max` bytes.
 
-    With `whole_first` the first batch is given even if it alone is larger.
+    With `whole_first` the first batch is given even if it alone is larger. Without `may_wait` the answer is `unknown`
+    where the disk would have to be waited for.
     """
     end = log.end_offset
     if not log.start_offset <= offset <= end:
@@ -75,10 +79,14 @@ def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool)
     if offset < segment.base:
         number = log.segment_number(offset)
         segment, after = log.segments[number], log.segments[number + 1].base
+        if not may_wait and not segment.is_warm:
+            return unknown(offset, segment)
     if bytes_max <= READ_AT_ONCE and bound >= after:
         found = segment.small_range(offset, bytes_max, segment.size)
         if found is not None and found[1]:
             return Located(offset, segment, found[0], len(found[1]), found[1])
+    if not may_wait and not _is_at_hand(segment, offset):
+        return unknown(offset, segment)
     start = segment.position_of(offset)
     while start >= segment.size and number + 1 < len(log.segments):  # a hole between two segments, left by compaction
         number += 1
@@ -93,10 +101,35 @@ def locate(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool)
     return Located(offset, segment, start, stop - start)
 
 
+def unknown(offset: int, segment: Segment) -> Located:
+    """Nothing can be said before the disk has been waited for."""
+    located = Located(offset, segment, 0, 0)
+    located.verified = False
+    return located
+
+
+def _is_at_hand(segment: Segment, offset: int) -> bool:
+    """Whether the place of an offset can be found without waiting for the disk."""
+    lasts = segment.recent_lasts
+    return bool(lasts and offset > lasts[0]) or segment.open().is_cached(*_way_to(segment, offset))
+
+
+def _way_to(segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and size of what is walked over to find an offset: from the indexed batch before it to the second after."""
+    index = segment.read_index()
+    slot = index.up_to_offset(offset - segment.base)
+    start = index.entry(slot - 1)[1] if slot else 0
+    end = index.entry(slot + 1)[1] + SCAN_BYTES if slot + 1 < len(index) else segment.size
+    return start, min(end, segment.size) - start
+
+
 async def read(log: Log, offset: int, bytes_max: int, bound: int, whole_first: bool) -> Located:
-    if offset < log.active.base and log.start_offset <= offset:
+    if log.start_offset <= offset < bound:
         segment = log.segments[log.segment_number(offset)]
         await _warm(log, segment)
+        if not _is_at_hand(segment, offset):
+            start, size = _way_to(segment, offset)
+            await log.disk.away(segment.open().bring_in, start, max(size, min(bytes_max, BRING_IN_BYTES)))
     located = locate(log, offset, bytes_max, bound, whole_first)
     return located if located.verified else await verify(log, located)
 

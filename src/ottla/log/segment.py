@@ -356,13 +356,15 @@ class Segment:
     def small_range(self, offset: int, bytes_max: int, limit: int) -> tuple[int, bytes] | None:
         """Whole batches from the one with `offset` on, and where they lie, found and read with one small read.
 
-        None where that is not the way: a range that is not known to be right, or batches too large for it. `bytes_max`
-        must be small, and the answer is empty if not even the first batch fits.
+        None where that is not the way: a range that is not known to be right or not in memory, or batches too large for
+        it. `bytes_max` must be small, and the answer is empty if not even the first batch fits.
         """
         position = self.read_index().position_before_offset(offset - self.base)
         if position < self.trusted_from:
             return None
-        chunk = self.open().read_at(position, min(SCAN_BYTES + bytes_max, limit - position))
+        chunk = (self.file or self.open()).read_cached(position, min(SCAN_BYTES + bytes_max, limit - position))
+        if chunk is None:
+            return None
         whole, at = len(chunk) - HEADER_BYTES, 0
         if whole < 0:
             return None
@@ -379,7 +381,7 @@ class Segment:
                 break
             _, length, _ = _glance(chunk, at)
             end = at + length + PREFIX_BYTES
-        return position + start, chunk[start:at]
+        return position + start, bytes(chunk[start:at])
 
     def cut(self, start: int, bytes_max: int, limit: int) -> int:
         """The end of the whole batches from `start` that fit into `bytes_max` and end by `limit`; maybe `start` itself."""

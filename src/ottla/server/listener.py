@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = peer[0] if isinstance(peer, tuple) else str(peer)
         self.transport = transport
         self.last_active = self.listener.loop.time()
-        self.outbox = Outbox(self.listener.loop, transport, self.flush)
+        self.outbox = Outbox(self.listener.loop, transport, self.flush, self.node.world.disk.away)
         self.listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:

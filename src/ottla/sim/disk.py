@@ -51,9 +51,10 @@ class Loss(Enum):
 class Content:
     """One file's bytes: as everybody sees them, as they were synced, and the changes in between."""
 
-    __slots__ = ("changes", "durable", "now")
+    __slots__ = ("changes", "durable", "is_cached", "now")
 
     def __init__(self) -> None:
+        self.is_cached = True  # not what a crash left, until somebody has read it
         self.now = bytearray()
         self.durable = bytearray()
         # (position, bytes) for a write, (size, None) for a truncation.
@@ -128,7 +129,19 @@ class SimFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         self._disk.check()
+        self._content.is_cached = True
         return bytes(self._content.now[position : position + size])
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        data = self.read_at(position, size) if self.is_cached(position, size) else b""
+        return data if len(data) == size else None
+
+    def is_cached(self, position: int, size: int) -> bool:
+        self._disk.check()
+        return self._content.is_cached
+
+    def bring_in(self, position: int, size: int) -> None:
+        self.read_at(position, size)
 
     def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
         self._disk.step("write", self.path)
@@ -481,6 +494,7 @@ def _surviving(content: Content, rng: random.Random, loss: Loss, moment: float) 
             _tear(left, position, data, rng)
     after = Content()
     after.now, after.durable = left, bytearray(left)
+    after.is_cached = False
     return after
 
 

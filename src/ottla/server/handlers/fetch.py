@@ -96,11 +96,8 @@ class Reading:
         limit = max(0, min(wanted.partition_bytes_max, self.bytes_max - self.bytes_read))
         bound = partition.bound(self.isolation)
         log = partition.log
-        if wanted.offset >= log.active.base:
-            located = log.locate(wanted.offset, limit, bound, not self.bytes_read)
-            if not located.verified:
-                located = await log.verify(located)
-        else:
+        located = log.locate(wanted.offset, limit, bound, not self.bytes_read, may_wait=False)
+        if not located.verified:
             located = await log.read(wanted.offset, limit, bound, not self.bytes_read)
         aborted = None
         if self.isolation == READ_COMMITTED:
