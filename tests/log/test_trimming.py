@@ -279,3 +279,18 @@ def test_the_log_start_survives_a_restart_by_its_checkpoint() -> None:
     log.close()
     again = reopen(log, start_offset=33)
     assert again.start_offset == 33 and again.epochs.entries == [(0, 33)]
+
+
+def test_retention_whose_names_cannot_be_synced_is_the_end_of_the_log() -> None:
+    """A later sync that works proves nothing about this one. If it were believed, the log start would no longer be written
+    down, and a power cut could bring files back that stand before a hole."""
+    disk = SimDisk()
+    log = make_log(disk, LogSettings(segment_bytes=600, retention_bytes=1000, retention_ms=-1))
+    fill(log, 20)
+    disk.failing_syncs = lambda path: path == log.directory
+    with pytest.raises(OSError, match="could not sync"):
+        run(cleaning.perform(log, cleaning.plan(log, NOW_MS, log.end_offset)))
+    disk.failing_syncs = None
+    assert log.failed is not None
+    with pytest.raises(KafkaError):
+        put(log, batch())

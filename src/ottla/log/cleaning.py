@@ -78,5 +78,5 @@ async def perform(log: Log, count: int) -> int:
     log.segments = [segment for segment in log.segments if segment.base >= first.base]
     log.drop_snapshots(lambda offset: offset >= first.base)
     # Once the log start is where the first segment begins it is no longer checkpointed: the names must be gone by then.
-    await log.disk.away(log.disk.sync_directory, log.directory)
+    await log.disk.away(trimming.sync_names, log)
     return sum(segment.size for segment in gone)

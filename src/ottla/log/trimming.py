@@ -52,6 +52,15 @@ def _make_durable(log: Log, file: File) -> None:
     """A cut that is not on disk could bring back, after a crash, what contradicts the records that came since."""
     try:
         file.sync()
+    except OSError as error:
+        log.failed = error
+        raise
+    sync_names(log)
+
+
+def sync_names(log: Log) -> None:
+    """Blocks. A failed sync is not believed the next time either: whatever the names are after a crash, this log ends here."""
+    try:
         log.disk.sync_directory(log.directory)
     except OSError as error:
         log.failed = error
