@@ -13,6 +13,7 @@ from ottla.log.producers import Origin
 from ottla.log.recovery import OldFormat
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
+from ottla.wire.errors import KafkaError
 from ottla.wire.records import Record, build, end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -251,8 +252,9 @@ def test_records_of_an_old_format_are_not_cut_off() -> None:
     body = b"\1\0" + bytes(8) + (0xFFFFFFFF).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"old"
     message = bytes(8) + (4 + len(body)).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
     rewrite(log, log.active.path + ".log", active_bytes(log) + message)
-    with pytest.raises(OldFormat):
+    with pytest.raises(OldFormat) as told:
         reopen(log, clean=False)
+    assert isinstance(told.value, KafkaError) and log.active.path in told.value.message  # `serve` says it in one line
     assert active_bytes(log).endswith(b"old")
 
 

@@ -26,7 +26,7 @@ from ottla.log.index import OffsetIndex
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
-from ottla.wire.errors import KafkaError
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
 
 if TYPE_CHECKING:
@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 EVERYTHING = 2**63
 
 
-class OldFormat(Exception):
-    """Records that are sound, but written in a format of before 2017. They are not ours to cut off."""
+class OldFormat(KafkaError):
+    """Records that are sound, but written in a format of before 2017. They are not ours to cut off: the node says which file
+    it is, and does not start."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Error.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
 
 
 @dataclass(slots=True)
