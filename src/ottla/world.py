@@ -218,8 +218,14 @@ class RealFile:
             os.posix_fadvise(fd, position, size, getattr(os, advice))
 
     def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
-        fd = self._open_fd()
-        if len(parts) <= PIECES_MAX and os.pwritev(fd, parts, position) == sum(map(len, parts)):
+        fd = self.fd
+        if fd is None:
+            fd = self._open_fd()
+        if len(parts) == 1:
+            part = parts[0]
+            if os.pwrite(fd, part, position) == len(part):
+                return
+        elif len(parts) <= PIECES_MAX and os.pwritev(fd, parts, position) == sum(map(len, parts)):
             return
         self._write_piecewise(fd, position, parts)
 

@@ -15,11 +15,9 @@ class Told:
     def __init__(self, did: list[str], name: str, write: Callable[[], None] = lambda: None) -> None:
         self.did, self.name, self.on_write = did, name, write
 
-    def tick(self) -> None:
+    def write(self) -> None:
         self.did.append(f"write {self.name}")
         self.on_write()
-
-    write = tick
 
     def flush(self) -> None:
         self.did.append(f"flush {self.name}")

@@ -22,7 +22,8 @@ a failed sync nothing is believed any more: the log refuses appends until the pr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from errno import EIO
 from typing import Protocol
 
@@ -47,6 +48,20 @@ class Owner(Protocol):
     def fail(self, error: KafkaError) -> None: ...
 
 
+class Tally(Protocol):
+    """Where what was written is counted."""
+
+    bytes_in: int
+    records_in: int
+
+
+class Uncounted:
+    bytes_in = records_in = 0
+
+
+UNCOUNTED = Uncounted()
+
+
 class Tower(Protocol):
     """Who watches over the flights of a log, and publishes what they brought."""
 
@@ -63,13 +78,14 @@ class Staging:
         "_copies_below",
         "_flight",
         "_interval",
+        "_large",
         "_now_ms",
-        "_pieces",
         "_plain",
         "_random",
         "_roll_offset",
         "_roll_size",
         "_roll_timestamp",
+        "_staged",
         "_staged_size",
         "_stamps",
         "directory",
@@ -89,6 +105,7 @@ class Staging:
         "staged_end",
         "start_offset",
         "synced_end",
+        "tally",
         "topic",
         "topic_id",
         "tower",
@@ -128,13 +145,15 @@ class Staging:
         # Failed writes that were cut off since the last sync.
         self.refused = 0
         self.fresh = True
-        self._pieces: list[Bytes] = []
+        self._staged = bytearray()
+        self._large: Bytes | None = None  # comes behind what is in _staged
         self._batches: list[tuple[int, int, int, Owner | None]] = []
         self._staged_size = 0
         self._copies_below = disk.copies_below
         self._flight: Flight | None = None
         # While nobody would publish after a flight, all is written at once.
         self.tower: Tower | None = None
+        self.tally: Tally = UNCOUNTED
         self._roll_size = self._roll_offset = self._roll_timestamp = 0
         self._active: Segment
         self.configure(settings)
@@ -169,19 +188,27 @@ class Staging:
         """A large write is under way, and `publish` would have to wait for it."""
         return self._flight is not None and not self._flight.is_over
 
+    def wait_for_landing(self) -> None:
+        """Return when no write is under way. How it went is for `publish` to find out."""
+        if self._flight is not None:
+            with suppress(OSError):
+                self._flight.finish()
+
     # -- publish
 
     def publish(self) -> None:
         """Write what is staged, then let it be seen. OSError: nothing of it was, and its owners know."""
-        if not self._pieces:
+        if not self._batches:
             return
         segment = self._active
         producers = self.producers
         try:
-            if self._flight is None:
-                self._ready_file().write_at(segment.size, self._pieces)
-            else:
+            if self._flight is not None:
                 self._land(self._flight)
+            elif segment.file is None or segment.torn or self.failed is not None or self._large is not None:
+                self._ready_file().write_at(segment.size, self._parts())
+            else:
+                segment.file.write_at(segment.size, (self._staged,))
             if producers.events:
                 self._write_aborted(segment)
         except OSError as error:
@@ -205,12 +232,19 @@ class Staging:
                 position += size
         if len(lasts) > RECENT_MAX:
             del lasts[: -RECENT_MAX // 2], positions[: -RECENT_MAX // 2]
+        tally = self.tally
+        tally.bytes_in += position - segment.size
+        tally.records_in += self.staged_end - self.end_offset
         segment.size = position
         self.end_offset = self.staged_end
         if producers.staged:
             producers.merge()
-        self._pieces.clear()
+        self._staged = bytearray()
+        self._large = None
         self._batches.clear()
+
+    def _parts(self) -> Sequence[Bytes]:
+        return (self._staged,) if self._large is None else (self._staged, self._large)
 
     def _ready_file(self) -> File:
         """The active file, with nothing in it behind what was published."""
@@ -246,7 +280,8 @@ class Staging:
         """The write failed. Cut the file back (or, if even that fails, before the next write) and forget what was staged."""
         segment = self._active
         batches, self._batches = self._batches, []
-        self._pieces = []
+        self._staged = bytearray()
+        self._large = None
         self.producers.discard()
         self.staged_end = self.end_offset
         self._staged_size = segment.size
@@ -272,7 +307,7 @@ class Staging:
         except OSError as error:
             self._discard(error)
             raise storage_error(error)
-        self._flight = self.disk.begin(file.write_at, self._active.size, self._pieces, over=tower.landed)
+        self._flight = self.disk.begin(file.write_at, self._active.size, self._parts(), over=tower.landed)
         self._roll_size = IN_FLIGHT
         tower.took_off()
 

@@ -61,9 +61,9 @@ class Writer(Staging):
         leader_epoch: int,
         now_ms: int,
         owner: Owner | None = None,
+        prepared: bool = False,
         *,
         transaction_version: int = 0,
-        prepared: bool = False,
     ) -> Appended:
         """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter."""
         if origin is not Origin.CLIENT:
@@ -105,9 +105,10 @@ class Writer(Staging):
         self.staged_end = last + 1
         self._staged_size = position + size
         if size < self._copies_below:
-            piece = bytearray(data)
-            _stamp(piece, 0, first, length, leader_epoch)
-            self._pieces.append(piece)
+            staged = self._staged
+            at = len(staged)
+            staged += data
+            _stamp(staged, at, first, length, leader_epoch)
             self._batches.append((last, size, max_timestamp, owner))
         else:
             self._write_large(data, first, last, length, max_timestamp, leader_epoch, owner)
@@ -157,7 +158,7 @@ class Writer(Staging):
         """A large batch is not copied: its offset is stamped where it lies, and its write ends or begins here."""
         piece: Bytes = bytearray(data) if data.readonly else data
         _stamp(piece, 0, first, length, leader_epoch)
-        self._pieces.append(piece)
+        self._large = piece
         if length < self.disk.flies_from or self.tower is None:
             self._batches.append((last, length + 12, max_timestamp, None))
             self._publish_or_refuse()
@@ -229,7 +230,7 @@ class Writer(Staging):
             self._first_batch(head.max_timestamp, now_ms)
         if entry is not None:
             self.producers.stage(head.producer_id, entry, completed)
-        self._pieces.append(data if isinstance(data, bytearray) else bytes(data))
+        self._staged += data
         self._batches.append((last, size, head.max_timestamp, owner))
         self._staged_size += size
         self.staged_end = last + 1

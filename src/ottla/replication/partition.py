@@ -93,7 +93,7 @@ class Partition:
         self.is_short_of_replicas = True
         self.high_watermark = Rising(log.start_offset)
         self.acknowledges_on_write = False
-        log.tower = self
+        log.tower, log.tally = self, traffic
 
     def configure(self, settings: LogSettings, min_insync: int) -> None:
         self.log.configure(settings)
@@ -150,28 +150,24 @@ class Partition:
 
     def append(self, data: Any, now_ms: int, origin: Origin, owner: Owner, prepared: bool = False) -> Appended:
         """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told."""
-        traffic = self.traffic
-        traffic.produces += 1
+        self.traffic.produces += 1
         if self.leader != self._node_id or self._ballast.released:
             raise self._why_closed()
         try:
-            if prepared:
-                appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared=True)
-            else:
-                appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner)
+            appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared)
         except KafkaError as error:
-            traffic.failed_produces += 1
-            if error.error is Error.KAFKA_STORAGE_ERROR:
-                self._dismiss(error)
-                self._write_failed(error)
+            self._refused(error)
             raise
         if not self._dirty:
             self._dirty = True
             self._mark_dirty(self)
-        if not appended.duplicate:
-            traffic.bytes_in += len(data)
-            traffic.records_in += appended.last_offset - appended.first_offset + 1
         return appended
+
+    def _refused(self, error: KafkaError) -> None:
+        self.traffic.failed_produces += 1
+        if error.error is Error.KAFKA_STORAGE_ERROR:
+            self._dismiss(error)
+            self._write_failed(error)
 
     def _why_closed(self) -> KafkaError:
         self.traffic.failed_produces += 1
@@ -190,13 +186,11 @@ class Partition:
         if not self._flying:
             self.write()
 
-    def tick(self) -> None:
-        """Once per turn: what is staged is written, unless that is being done already."""
-        if not self.log.is_flying:
-            self.write()
-
     def write(self) -> None:
-        """Everything staged goes to the file in one write, then the watermark follows."""
+        """The tick: everything staged goes to the file in one write, then the watermark follows. A write that is under way
+        is left alone; it brings us back here when it has landed."""
+        if self._flying and self.log.is_flying:
+            return
         self._dirty = False
         try:
             self.log.publish()
@@ -204,7 +198,10 @@ class Partition:
             log_.error("%s: could not write, the requests concerned are refused: %s", self.log.name, error)
             self._dismiss(storage_error(error))
             self._write_failed(error)
-        self._advance()
+        if self.acknowledges_on_write:
+            self.high_watermark.rise(self.log.end_offset)
+        else:
+            self._advance()
 
     def _dismiss(self, error: KafkaError) -> None:
         """What was staged is lost: whoever waits for offsets beyond the end would wait for somebody else's records."""
@@ -250,6 +247,7 @@ class Partition:
         """
         self.check_leader(wanted_epoch)
         if self._dirty:
+            self.log.wait_for_landing()
             self.write()
 
     def bound(self, isolation: int) -> int:

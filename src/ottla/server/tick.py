@@ -21,7 +21,7 @@ log = logging.getLogger("ottla.server")
 class Dirty(Protocol):
     """A partition with staged batches."""
 
-    def tick(self) -> None: ...
+    def write(self) -> None: ...
 
 
 class Talkative(Protocol):
@@ -63,7 +63,7 @@ class Tick:
         dirty, self._dirty = self._dirty, []
         for partition in dirty:
             try:
-                partition.tick()
+                partition.write()
             except Exception as error:
                 # Not a disk that refuses (the partition deals with that), but a defect: nobody knows what was written, so
                 # no reply of this turn may leave, and the node ends.
