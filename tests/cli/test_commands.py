@@ -101,7 +101,7 @@ def test_life_of_a_topic(broker, topic):
         ("topic", "alter", topic, "-p", "9"),
     ):
         error = ottla(*words, "-b", broker, code=1).error
-        assert error == f"ottla: there is no topic {topic!r}: create it with `ottla topic create {topic}`\n"
+        assert error == f"ottla: there is no topic {topic!r}: see `ottla topic list`, or `ottla topic create {topic}`\n"
     ottla("topic", "delete", topic, "--if-exists", "-b", broker)
 
 

@@ -62,7 +62,7 @@ def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog=f"ottla {verb}",
-        description=f"{VERBS[verb].capitalize()}.",
+        description=f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}.",
         epilog=module.EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

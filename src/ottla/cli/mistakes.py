@@ -17,7 +17,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, Unreachable):
         return f"{error}: start one with `ottla serve`, or name another with --bootstrap-server"
     if isinstance(error, NoTopic):
-        return f"there is no topic {error.topic!r}: create it with `ottla topic create {error.topic}`"
+        return f"there is no topic {error.topic!r}: see `ottla topic list`, or `ottla topic create {error.topic}`"
     if isinstance(error, KafkaError):
         return f"{_one_line(error.message)} ({error.error.name})"
     if isinstance(error, OSError):

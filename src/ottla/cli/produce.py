@@ -69,6 +69,8 @@ async def _produce(args: argparse.Namespace) -> None:
 
     headers = tuple((name, value.encode()) for name, value in pairs(args.header, "--header").items())
     acks = ACKS[args.acks]
+    if sys.stdin.isatty() and not args.quiet:
+        print("one record per line; Ctrl-D ends", file=sys.stderr)
     async with cluster_of(args) as cluster:
         producer = Producer(
             cluster,

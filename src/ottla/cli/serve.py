@@ -12,7 +12,7 @@ from ottla.cli.options import pairs
 EXAMPLES = """examples:
   ottla serve                                            a node on localhost:9092, data in ./ottla-data
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://broker.example:9092
-  ottla serve --set num.partitions=6 --metrics-port 9644 --log-json
+  ottla serve --set num.partitions=6 --metrics-port 9404 --log-json
   ottla serve server.properties                          with the settings file of an Apache Kafka broker
 
 A directory that is new is made ready on the spot; the next start goes on with it."""

@@ -178,6 +178,9 @@ class Node:
         if not self._logs_loaded:
             self._logs_loaded = True
             await self._load_logs(new)
+        for topic_id in delta.deleted:
+            if topic_id in old.topics:
+                self.measures.forget_topic(old.topics[topic_id].name)
         if places := await self.replicas.apply(new, delta):
             self._tell_places(places)
 
@@ -207,6 +210,8 @@ class Node:
             return topic is not None and topic.name == name and index in topic.partitions
 
         for loading in await self.directories.load(settings_of):
+            if not loading.logs:
+                continue
             log.info(
                 "opened %d logs in %.2f s, after %s stop: %d MB scanned, %d bytes cut",
                 *(loading.logs, loading.took_ms / 1000, "a clean" if loading.clean else "an unclean"),

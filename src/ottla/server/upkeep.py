@@ -79,9 +79,11 @@ class Upkeep:
 
     async def flush(self) -> None:
         """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""
-        now_ms = self._node.world.now_ms()
-        for number, log in enumerate(self._logs()):
+        now_ms, logs = self._node.world.now_ms(), self._logs()
+        self._unflushed_since = {log: self._unflushed_since[log] for log in logs if log in self._unflushed_since}
+        for number, log in enumerate(logs):
             if log.needs_flush or self._has_waited(log, now_ms):
+                self._unflushed_since.pop(log, None)
                 await self._sync(log, log.flush())
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
