@@ -42,7 +42,7 @@ def test_a_fetch_inside_a_batch_returns_the_whole_batch() -> None:
 
 
 def test_the_loop_does_not_wait_for_the_disk_to_find_an_offset() -> None:
-    """IO-03: what a power cut left is in nobody's memory; it is looked for off the loop, once."""
+    """What a power cut left is in nobody's memory; it is looked for off the loop, once."""
     log = filled()
     log.close()
     log.disk.sync_directory(log.directory)
@@ -60,6 +60,33 @@ def test_the_loop_does_not_wait_for_the_disk_to_find_an_offset() -> None:
         assert read_batches(again, offset, bytes_max)[0].base_offset == offset
         found = again.locate(offset, bytes_max, again.end_offset, may_wait=False)
         assert found.verified and found.size
+
+
+def test_where_a_small_read_ended_is_forgotten_with_a_cut() -> None:
+    """LOG-12: what lies there now may be another batch."""
+    log = make_log()
+    large, small = next((one, third) for one in range(200) for third in range(30) if sized(one) == 3 * sized(third))
+    fill(log, 4, large)
+    for offset in range(8):
+        assert read_batches(log, offset, sized(large))[0].base_offset == offset // 2 * 2
+    run(log.truncate_to(2))
+    fill(log, 6, small)
+    for offset in range(14):
+        assert read_batches(log, offset, sized(large))[0].base_offset == offset // 2 * 2
+
+
+def sized(value: int) -> int:
+    return len(batch(2, value=b"x" * value))
+
+
+def test_a_reader_goes_on_where_its_last_small_read_ended() -> None:
+    """It need not be led there by the index."""
+    log = make_log()
+    fill(log, 4)
+    located = log.locate(0, 300, 8)
+    assert log.active.ends == {2: located.position + located.size}
+    found = log.locate(2, 300, 8)
+    assert found.position == located.size and found.read() == log.active.open().read_at(located.size, found.size)
 
 
 def closed_and_reopened(log: Log) -> Log:

@@ -135,7 +135,7 @@ def evict(file: RealFile) -> None:
 
 
 def test_what_is_not_in_memory_is_read_in_off_the_loop(data_file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IO-03: the loop sends nothing that it would have to wait for, be it small or large."""
+    """The loop sends nothing that it would have to wait for, be it small or large."""
     cold, real = [], os.sendfile
 
     def watched(out: int, source: int, offset: int, count: int) -> int:
@@ -174,7 +174,7 @@ def test_a_reader_that_goes_while_the_disk_is_read(data_file: RealFile) -> None:
 
 
 def test_others_have_their_turn_while_much_is_sent(data_file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IO-08: a reader who takes everything at once gets only so much of one turn of the loop."""
+    """A reader who takes everything at once gets only so much of one turn of the loop."""
     turns, sent, real = [0], [0], os.sendfile
     data_file.read_at(0, 20_000_000)
 

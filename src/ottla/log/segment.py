@@ -28,6 +28,8 @@ from ottla.wire.records import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from ottla.world import File
 
 SCAN_BYTES = 8192
+# How many ends of small reads a segment remembers.
+ENDS_MAX = 256
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 UNKNOWN = -2
 NO_TIMESTAMP = -1
@@ -63,6 +65,7 @@ class Segment:
         "base",
         "checked",
         "created_ms",
+        "ends",
         "file",
         "first_timestamp",
         "index",
@@ -100,6 +103,7 @@ class Segment:
         self.trusted_from = size
         self.checked: list[tuple[int, int]] | None = None
         self.torn = self.repaired = False
+        self.ends: dict[int, int] | None = None  # where small reads ended: the next offset, and its position
         self.recent_lasts: array[int] | None = None
         self.recent_positions: array[int] | None = None
 
@@ -359,10 +363,13 @@ class Segment:
         None where that is not the way: a range that is not known to be right or not in memory, or batches too large for
         it. `bytes_max` must be small, and the answer is empty if not even the first batch fits.
         """
-        position = self.read_index().position_before_offset(offset - self.base)
+        position, size = self.ends.get(offset) if self.ends else None, bytes_max
+        if position is None:
+            position = self.read_index().position_before_offset(offset - self.base)
+            size += SCAN_BYTES
         if position < self.trusted_from:
             return None
-        chunk = (self.file or self.open()).read_cached(position, min(SCAN_BYTES + bytes_max, limit - position))
+        chunk = (self.file or self.open()).read_cached(position, min(size, limit - position))
         if chunk is None:
             return None
         whole, at = len(chunk) - HEADER_BYTES, 0
@@ -375,13 +382,21 @@ class Segment:
                 return None
             base, length, delta = _glance(chunk, at)
         start, end, last = at, at + length + PREFIX_BYTES, min(at + bytes_max, len(chunk))
+        following = offset
         while end <= last:
-            at = end
+            at, following = end, base + delta + 1
             if at > whole:
                 break
-            _, length, _ = _glance(chunk, at)
+            base, length, delta = _glance(chunk, at)
             end = at + length + PREFIX_BYTES
+        self._remember_end(following, position + at)
         return position + start, bytes(chunk[start:at])
+
+    def _remember_end(self, following: int, position: int) -> None:
+        """Most readers go on where they ended: they need not be led there by the index."""
+        if self.ends is None or len(self.ends) >= ENDS_MAX:
+            self.ends = {}
+        self.ends[following] = position
 
     def cut(self, start: int, bytes_max: int, limit: int) -> int:
         """The end of the whole batches from `start` that fit into `bytes_max` and end by `limit`; maybe `start` itself."""

@@ -121,7 +121,7 @@ def cut_segment(log: Log, segment: Segment, offset: int) -> None:
 
 def reopen(segment: Segment) -> None:
     """Forget what only held for the longer segment, so that taking it as the active one works it out again."""
-    segment.index = segment.times = segment.recent_lasts = segment.recent_positions = None
+    segment.index = segment.times = segment.recent_lasts = segment.recent_positions = segment.ends = None
     segment.max_timestamp = UNKNOWN
     segment.max_timestamp_offset = segment.base
     if not segment.size:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ottla.log.log import Log
+from ottla.log.reading import Located
 from ottla.replication.partition import Partition
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
@@ -31,7 +33,7 @@ Aborted = Answer.AbortedTransaction
 READ_COMMITTED = 1
 
 
-@serves(FetchRequest, versions="4-18")
+@serves(FetchRequest, versions="4-18", guarded=False)
 async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     try:
         plan = ctx.node.sessions.plan(request, ctx.version)
@@ -56,7 +58,7 @@ class Reading:
 
     def __init__(self, plan: Plan, request: FetchRequest, ctx: Context) -> None:
         self.plan = plan
-        self.replicas = ctx.replicas
+        self.replicas = ctx.node.replicas
         self.isolation = request.isolation_level
         self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
         self.min_bytes = min(request.min_bytes, self.bytes_max)
@@ -68,51 +70,66 @@ class Reading:
         return self.urgent or self.bytes_read >= self.min_bytes
 
     async def read(self) -> None:
-        self.answers.clear()
         self.bytes_read = 0
         self.urgent = False
-        missing: dict[Key, Answer] = {}
+        answers: dict[Key, Answer] = {}
+        missing: dict[Key, Answer] | None = None
         for key, wanted in self.plan.wanted.items():
             try:
                 partition = self.replicas.find(wanted.topic, wanted.index)
             except KafkaError as error:
+                missing = missing or {}
                 missing[key] = _refused(wanted.index, error, [])
                 continue
             try:
-                self.answers[key] = await self._read_one(partition, wanted)
+                answers[key] = self._read_now(partition, wanted) or await self._read_later(partition, wanted)
             except KafkaError as error:
-                self.answers[key] = _refused(wanted.index, error, None)
+                answers[key] = _refused(wanted.index, error, None)
                 self.urgent = True
-        self.urgent |= not self.answers
-        self.answers |= missing
+        self.urgent |= not answers
+        self.answers = answers | missing if missing else answers
 
-    async def _read_one(self, partition: Partition, wanted: Wanted) -> Answer:
+    def _read_now(self, partition: Partition, wanted: Wanted) -> Answer | None:
+        """The answer for one partition, or None where the disk has to be waited for."""
         partition.open_to(wanted.current_leader_epoch)
         if wanted.last_fetched_epoch >= 0:
             diverging = self._divergence(partition, wanted)
             if diverging is not None:
                 self.urgent = True
-                return self._answer(partition, wanted.index, b"", None, diverging)
-        limit = max(0, min(wanted.partition_bytes_max, self.bytes_max - self.bytes_read))
-        bound = partition.bound(self.isolation)
-        log = partition.log
-        located = log.locate(wanted.offset, limit, bound, not self.bytes_read, may_wait=False)
-        if not located.verified:
-            located = await log.read(wanted.offset, limit, bound, not self.bytes_read)
-        aborted = None
-        if self.isolation == READ_COMMITTED:
-            aborted = [
-                Aborted(producer_id=row.producer_id, first_offset=row.first_offset)
-                for row in log.aborted_transactions(wanted.offset, log.upper_bound(located))
-            ]
-        self.bytes_read += located.size
-        return self._answer(partition, wanted.index, located.slice or located.data, aborted, None)
+                answer = self._answer(partition, wanted.index, b"", None)
+                answer.diverging_epoch = diverging
+                return answer
+        log, first = partition.log, not self.bytes_read
+        limit = self._limit(wanted)
+        located = log.locate(wanted.offset, limit, partition.bound(self.isolation), first, False)
+        return self._found(partition, wanted, located) if located.verified else None
 
-    def _answer(
-        self, partition: Partition, index: int, records: Any, aborted: list[Aborted] | None, diverging: Diverging | None
-    ) -> Answer:
+    async def _read_later(self, partition: Partition, wanted: Wanted) -> Answer:
+        limit, bound = self._limit(wanted), partition.bound(self.isolation)
+        located = await partition.log.read(wanted.offset, limit, bound, not self.bytes_read)
+        return self._found(partition, wanted, located)
+
+    def _limit(self, wanted: Wanted) -> int:
+        limit, left = wanted.partition_bytes_max, self.bytes_max - self.bytes_read
+        if limit > left:
+            limit = left
+        return limit if limit > 0 else 0
+
+    def _found(self, partition: Partition, wanted: Wanted, located: Located) -> Answer:
+        self.bytes_read += located.size
+        aborted = self._aborted(partition.log, wanted, located) if self.isolation == READ_COMMITTED else None
+        return self._answer(partition, wanted.index, located.slice or located.data, aborted)
+
+    @staticmethod
+    def _aborted(log: Log, wanted: Wanted, located: Located) -> list[Aborted]:
+        return [
+            Aborted(producer_id=row.producer_id, first_offset=row.first_offset)
+            for row in log.aborted_transactions(wanted.offset, log.upper_bound(located))
+        ]
+
+    def _answer(self, partition: Partition, index: int, records: Any, aborted: list[Aborted] | None) -> Answer:
         log, mark = partition.log, partition.high_watermark.value
-        answer = Answer(
+        return Answer(
             partition_index=index,
             high_watermark=mark,
             last_stable_offset=log.last_stable_offset(mark),
@@ -120,9 +137,6 @@ class Reading:
             aborted_transactions=aborted,
             records=records,
         )
-        if diverging is not None:
-            answer.diverging_epoch = diverging
-        return answer
 
     @staticmethod
     def _divergence(partition: Partition, wanted: Wanted) -> Diverging | None:
@@ -138,29 +152,34 @@ class Reading:
 
     def response(self) -> FetchResponse:
         plan = self.plan
+        session = plan.session
         topics: list[TopicAnswer] = []
         last: bytes | str | None = None
         with_data = []
         for key, answer in self.answers.items():
             records = answer.records
             size = len(records) if type(records) is bytes else records.size
-            has_records = bool(size)
             self._count(key, answer, size)
-            if plan.session is not None:
-                if not plan.session_mentions(key, answer, has_records):
+            if session is not None:
+                if not plan.session_mentions(key, answer, size > 0):
                     continue
-                if has_records and plan.incremental:
+                if size and plan.incremental:
                     with_data.append(key)
             if last == ZERO_UUID:
                 # Kafka stumbles where an id of zero is followed by another partition, and refuses the fetch as a whole.
                 return FetchResponse(error_code=Error.UNKNOWN_SERVER_ERROR.code)
             if key[0] != last:  # a topic is told anew where others came between, as in Kafka
                 last = key[0]
-                topics.append(TopicAnswer(topic_id=last) if plan.uses_ids else TopicAnswer(topic=last))  # type: ignore[arg-type]
-            topics[-1].partitions.append(answer)
-        if plan.session is not None:
-            plan.session.move_last(with_data)
-        return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION, responses=topics)
+                partitions: list[Answer] = []
+                if plan.uses_ids:
+                    topics.append(TopicAnswer(topic_id=last, partitions=partitions))  # type: ignore[arg-type]
+                else:
+                    topics.append(TopicAnswer(topic=last, partitions=partitions))  # type: ignore[arg-type]
+            partitions.append(answer)
+        if session is None:
+            return FetchResponse(responses=topics)
+        session.move_last(with_data)
+        return FetchResponse(session_id=session.id, responses=topics)
 
     def _count(self, key: Key, answer: Answer, size: int) -> None:
         hosted = self.replicas.hosted(key[0])
