@@ -63,6 +63,7 @@ class Seen:
         self.node = node
         self.version = version
         self.listener = listener
+        self.is_to_controller = listener == "CONTROLLER"
 
     @property
     def image(self) -> Any:

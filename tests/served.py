@@ -171,6 +171,11 @@ class Served:
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.node.replicas.find(topic, index)
 
+    def append_in_transaction(self, topic: str, data: bytes) -> None:
+        """What a producer will do whose transaction the coordinator vouches for: a batch into the log."""
+        now_ms = self.node.world.now_ms()
+        self.partition(topic).append(memoryview(bytearray(data)), now_ms, Origin.CLIENT, Unheard())
+
     def end_transaction(self, topic: str, producer_id: int, epoch: int, commit: bool) -> None:
         """What the transaction coordinator will do: a marker into the log."""
         marker = end_marker(

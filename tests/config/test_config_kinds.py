@@ -49,7 +49,6 @@ def test_text_becomes_a_value_and_back(name: str, text: str, value: object, show
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("cleanup.policy", "delete,delete", "Configuration 'cleanup.policy' values must not be duplicated."),
         ("cleanup.policy", "compact,", "Configuration 'cleanup.policy' values must not be empty."),
         (
             "cleanup.policy",

@@ -12,7 +12,7 @@ import pytest
 from desk import on_loop
 from ottla.server.dispatch import HANDLERS
 from ottla.server.listener import CONTROLLER_KEYS
-from ottla.wire.messages.cluster import ApiVersionsRequest
+from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.produce import ProduceRequest
@@ -80,3 +80,32 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
             async with serving(tmp_path, settings | {"ottla.controller.port.fallback": "false"}):
                 pass
         assert refused.value.errno == errno.EADDRINUSE
+
+
+@on_loop
+async def test_it_lists_only_what_it_serves(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        listed = {row.api_key for row in (await client.call(ApiVersionsRequest(), 0)).api_keys}
+        assert listed == CONTROLLER_KEYS
+        client.close()
+
+
+@on_loop
+async def test_controllers_are_described_there_and_brokers_are_not(tmp_path: Path) -> None:
+    """KIP-919. Error codes, texts and what is left empty are Apache's, seen beside it."""
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        asked = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
+        answer = await client.call(asked, 2)
+        port = served.node.listeners[-1].port
+        assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "127.0.0.1", port)]
+        assert (answer.endpoint_type, answer.controller_id, answer.error_code) == (2, 1, 0)
+        assert answer.cluster_authorized_operations == 8096
+        wrong = await client.call(DescribeClusterRequest(endpoint_type=1), 2)
+        assert (wrong.error_code, wrong.endpoint_type, wrong.cluster_id) == (114, 1, "")
+        assert wrong.error_message == (
+            "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
+        )
+        assert (await client.call(DescribeClusterRequest(endpoint_type=3), 2)).error_code == 115
+        client.close()

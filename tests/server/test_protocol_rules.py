@@ -176,7 +176,7 @@ async def test_prt_16_aborted_transactions_are_sorted(tmp_path: Path) -> None:
         client = await served.connect()
         for producer in (1, 2, 3):
             data = batch(b"v", producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
-            assert (await client.produce("t", data, transactional_id="x")).error_code == 0
+            served.append_in_transaction("t", data)
         for producer in (3, 1, 2):
             served.end_transaction("t", producer, 0, commit=False)
         fetched = await client.fetch("t", 0, isolation_level=1)

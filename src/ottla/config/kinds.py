@@ -49,7 +49,9 @@ BITS = {"short": 15, "int": 31, "long": 63}
 WHOLE = re.compile(r"[+-]?[0-9]+")
 DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
 SPECIAL_DOUBLES = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "-Infinity": "-inf"}
-THROTTLED = re.compile(r"([0-9]+:[0-9]+)?(,[0-9]+:[0-9]+)*|\*")
+THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
+# Lists whose values are taken as they come.
+UNCHECKED_LISTS = ("any", "throttled")
 DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?", re.IGNORECASE)
 
 
@@ -76,6 +78,8 @@ class Setting:
         """The value that a text stands for. Raises INVALID_CONFIG, naming what is wrong and what is allowed."""
         value = parse(self.name, self.kind, text)
         check(self.name, self.allowed, value)
+        if isinstance(value, tuple) and self.allowed not in UNCHECKED_LISTS:
+            return tuple(dict.fromkeys(value))  # what is named twice counts once (KIP-1161)
         return value
 
     def default_value(self) -> Value:
@@ -180,8 +184,6 @@ def _check_list(name: str, allowed: str, values: tuple[str, ...]) -> None:
         raise KafkaError(
             Error.INVALID_CONFIG, f"Configuration '{name}' must not be empty. Valid values include: {valid}"
         )
-    if len(set(values)) < len(values):
-        raise KafkaError(Error.INVALID_CONFIG, f"Configuration '{name}' values must not be duplicated.")
     for value in values:
         if not value:
             raise KafkaError(Error.INVALID_CONFIG, f"Configuration '{name}' values must not be empty.")
@@ -190,7 +192,7 @@ def _check_list(name: str, allowed: str, values: tuple[str, ...]) -> None:
 
 
 def _check_throttled(name: str, values: tuple[str, ...]) -> None:
-    if not THROTTLED.fullmatch(",".join(values)):
+    if "".join(values) != "*" and not all(THROTTLED.fullmatch(value) for value in values):
         shape = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         problem = f"{name} must be the literal '*' or a list of replicas in the following format: {shape}"
         raise invalid(name, f"[{', '.join(values)}]", problem)

@@ -82,7 +82,7 @@ def check_header(data: Bytes, settings: LogSettings) -> Batch:
     if head.producer_id >= 0 and head.base_sequence < 0:
         raise invalid(f"sequence {head.base_sequence} in a batch with a producer id")
     if head.codec > Codec.ZSTD:
-        raise KafkaError(Error.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {head.codec}")
+        raise KafkaError(Error.UNKNOWN_SERVER_ERROR, f"unknown codec {head.codec}")
     return head
 
 
@@ -108,14 +108,18 @@ def prepare(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
 def _prepared(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
     head = check_header(data, settings)
     if settings.stamps_append_time and head.attributes & LOG_APPEND_TIME_BIT:
-        raise RecordsRefused(
-            Error.INVALID_TIMESTAMP,
-            "producers must not set the timestamp type to LogAppendTime",
-            [(0, "timestamp type")],
-        )
+        why = "Invalid timestamp type LogAppendTime"
+        numbers = (number for number, _ in enumerate(iterate(data, inflated_max=settings.inflated_max)))
+        raise RecordsRefused(Error.INVALID_TIMESTAMP, why, [(number, why) for number in numbers])
     codec = target_codec(head, settings)
     if codec != head.codec or must_walk(head, settings, now_ms):
-        check_records(data, head, settings, now_ms)
+        try:
+            check_records(data, head, settings, now_ms)
+        except KafkaError as error:
+            if error.error is Error.CORRUPT_MESSAGE:
+                # It was not damaged on its way, its CRC is right: sending it again would not help.
+                raise KafkaError(Error.UNKNOWN_SERVER_ERROR, f"unreadable records: {error.message}") from error
+            raise
     if codec == head.codec:
         batch = bytearray(data)
     else:

@@ -142,8 +142,8 @@ class Writer(Staging):
         """Accepted before. If that was in this very turn, this answer hangs on the same write."""
         if sent.last_offset >= self.end_offset and owner is not None:
             self._batches.append((self._batches[-1][0], 0, -1, owner))
-        append_time = sent.timestamp if self._stamps else -1
-        return Appended(sent.first_offset, sent.last_offset, append_time, True)
+        # As in Kafka, whatever kind of timestamp the topic has.
+        return Appended(sent.first_offset, sent.last_offset, sent.timestamp, True)
 
     def _write_large(
         self,

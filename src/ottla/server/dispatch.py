@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.server.context import Context
+from ottla.server.refusals import answering
 from ottla.wire.codec import Malformed, decoder
 from ottla.wire.frames import read_request_header
 from ottla.wire.schema import Message
@@ -59,18 +60,25 @@ HANDLERS: dict[int, Handler] = {}
 
 
 def serves(
-    request: type[Message], versions: str, *, advertised_low: int | None = None, ordered: bool = False
+    request: type[Message],
+    versions: str,
+    *,
+    advertised_low: int | None = None,
+    ordered: bool = False,
+    guarded: bool = True,
 ) -> Callable[[C], C]:
     """Register a handler for all versions of `versions` ("3-13").
 
     `advertised_low` is told to clients instead of the true lowest version where a client needs to see it (KAFKA-18659).
     `ordered`: requests of one connection take effect in the order they came, even if this one has to wait first.
+    `guarded`: what the handler raises becomes its answer. The two busiest do without: a defect costs the connection.
     """
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
+        kept = answering(call) if guarded else call
         HANDLERS[request.key] = Handler(
-            request, low, high, call, low if advertised_low is None else advertised_low, ordered
+            request, low, high, kept, low if advertised_low is None else advertised_low, ordered
         )
         return call
 

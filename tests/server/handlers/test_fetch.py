@@ -323,8 +323,7 @@ async def test_read_committed_ends_where_a_transaction_is_open(tmp_path: Path) -
     async with serving(tmp_path) as served:
         client = await filled(served, "t", batch(b"plain"))
         for producer, value in ((1, b"one"), (2, b"two")):
-            answer = await client.produce("t", in_transaction(value, producer, 0), transactional_id="x")
-            assert answer.error_code == 0
+            served.append_in_transaction("t", in_transaction(value, producer, 0))
         committed = await client.fetch("t", 0, isolation_level=1)
         assert (committed.high_watermark, committed.last_stable_offset) == (3, 1)
         assert values(committed.records) == [b"plain"] and committed.aborted_transactions == []
@@ -346,9 +345,8 @@ async def test_read_committed_ends_where_a_transaction_is_open(tmp_path: Path) -
 async def test_a_parked_reader_of_committed_records_wakes_at_the_marker(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await filled(served, "t")
-        writer = await served.connect()
         client.send(fetch_request("t", {0: 0}, max_wait_ms=30_000, isolation_level=1), 12)
-        await writer.produce("t", in_transaction(b"v", 1, 0), transactional_id="x")
+        served.append_in_transaction("t", in_transaction(b"v", 1, 0))
         assert not await client.is_cut(0.2), "an open transaction is not there yet"
         served.end_transaction("t", 1, 0, commit=True)
         async with asyncio.timeout(2):

@@ -96,7 +96,7 @@ async def test_committed_readers_are_told_the_last_stable_offset(tmp_path: Path)
     async with serving(tmp_path) as served:
         client = await filled(served)
         data = batch(b"x", timestamp=9_000, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-        await client.call(produce_request("t", {0: data}, transactional_id="x"), 9)
+        served.append_in_transaction("t", data)
         assert (await client.list_offsets("t", LATEST)).offset == 6
         assert (await client.list_offsets("t", LATEST, isolation_level=1)).offset == 5
         assert (await client.list_offsets("t", 9_000)).offset == 5

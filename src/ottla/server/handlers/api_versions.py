@@ -20,7 +20,7 @@ SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 @serves(ApiVersionsRequest, versions="0-4")
 async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersionsResponse:
     if ctx.version not in ApiVersionsRequest.versions:
-        own = [row for row in ranges() if row.api_key == ApiVersionsRequest.key]
+        own = [row for row in ranges(ctx) if row.api_key == ApiVersionsRequest.key]
         return ApiVersionsResponse(error_code=Error.UNSUPPORTED_VERSION.code, api_keys=own)
     if ctx.version >= 3 and not (
         SOFTWARE.fullmatch(request.client_software_name) and SOFTWARE.fullmatch(request.client_software_version)
@@ -28,7 +28,7 @@ async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersions
         return ApiVersionsResponse(error_code=Error.INVALID_REQUEST.code)
     image = ctx.image
     return ApiVersionsResponse(
-        api_keys=ranges(),
+        api_keys=ranges(ctx),
         supported_features=[
             ApiVersionsResponse.SupportedFeature(name=name, min_version=low, max_version=high)
             for name, (low, high) in ctx.node.features.items()
@@ -42,8 +42,10 @@ async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersions
     )
 
 
-def ranges() -> list[ApiVersionsResponse.ApiVersion]:
+def ranges(ctx: Context) -> list[ApiVersionsResponse.ApiVersion]:
+    """What the listener serves that the request came in on."""
     return [
         ApiVersionsResponse.ApiVersion(api_key=key, min_version=handler.advertised_low, max_version=handler.high)
         for key, handler in sorted(HANDLERS.items())
+        if ctx.is_served_here(key)
     ]

@@ -35,25 +35,44 @@ def controller_for_clients(image: Image, alive: list[Broker]) -> int:
 
 @serves(DescribeClusterRequest, versions="0-2")
 async def describe_cluster(request: DescribeClusterRequest, ctx: Context) -> DescribeClusterResponse:
-    if request.endpoint_type != BROKERS:
-        return _wrong_kind(request.endpoint_type)
-    image = ctx.image
-    alive = alive_on(image, ctx.listener)
-    shown = _with_fenced(image, ctx.listener) if request.include_fenced_brokers else alive
-    return DescribeClusterResponse(
-        cluster_id=image.cluster_id,
-        controller_id=controller_for_clients(image, alive),
-        brokers=[_described(broker, ctx.listener) for broker in shown],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31),
+    here = CONTROLLERS if ctx.is_to_controller else BROKERS
+    if request.endpoint_type != here:
+        return _wrong_kind(request.endpoint_type, here)
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+    answer = DescribeClusterResponse(
+        cluster_id=ctx.image.cluster_id, endpoint_type=here, cluster_authorized_operations=operations
     )
+    if here == CONTROLLERS:
+        _describe_controllers(answer, ctx.image, ctx.listener)
+    else:
+        _describe_brokers(answer, ctx.image, ctx.listener, with_fenced=request.include_fenced_brokers)
+    return answer
 
 
-def _wrong_kind(asked: int) -> DescribeClusterResponse:
+def _describe_brokers(answer: DescribeClusterResponse, image: Image, listener: str, with_fenced: bool) -> None:
+    alive = alive_on(image, listener)
+    shown = _with_fenced(image, listener) if with_fenced else alive
+    answer.controller_id = controller_for_clients(image, alive)
+    answer.brokers = [_described(broker, listener) for broker in shown]
+
+
+def _describe_controllers(answer: DescribeClusterResponse, image: Image, listener: str) -> None:
+    answer.controller_id = image.controller_id
+    for controller_id, controller in sorted(image.controllers.items()):
+        if (endpoint := controller.endpoints.get(listener)) is not None:
+            node = DescribeClusterResponse.Broker(broker_id=controller_id, host=endpoint.host, port=endpoint.port)
+            answer.brokers.append(node)
+
+
+def _wrong_kind(asked: int, here: int) -> DescribeClusterResponse:
     if asked not in KINDS:
         error, why = Error.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {asked}"
     else:
         error = Error.MISMATCHED_ENDPOINT_TYPE
-        why = f"The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type {KINDS[asked]}"
+        why = (
+            f"The request was sent to an endpoint of type {KINDS[here]}, "
+            f"but we wanted an endpoint of type {KINDS[asked]}"
+        )
     return DescribeClusterResponse(error_code=error.code, error_message=why)
 
 

@@ -20,13 +20,14 @@ from struct import error as StructError
 
 from ottla.log.log import Appended
 from ottla.log.producers import Origin
-from ottla.log.validation import RecordsRefused, needs_work, prepare
+from ottla.log.validation import RecordsRefused, check_header, needs_work, prepare
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Hosted
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
+from ottla.world import Bytes
 
 TopicAnswer = ProduceResponse.Topic
 Answer = ProduceResponse.Topic.Partition
@@ -47,6 +48,7 @@ Part = ProduceRequest.Topic.Partition
 # Length, magic and attributes of the first batch in some records.
 _glance = Struct(">8xi4xb4xh").unpack_from
 PREFIX_BYTES = 12
+LENGTH_MAX = 2**31 - 1 - PREFIX_BYTES
 MAGIC_AT = 16
 OLDEST_RECORD_BYTES = 14
 TRANSACTIONAL = 16
@@ -57,6 +59,7 @@ MARKS = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
 # With these Kafka does not say where the log starts.
 WITHOUT_START = {
     Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Error.INVALID_TOPIC_EXCEPTION,
     Error.NOT_LEADER_OR_FOLLOWER,
     Error.MESSAGE_TOO_LARGE,
     Error.RECORD_LIST_TOO_LARGE,
@@ -65,7 +68,7 @@ WITHOUT_START = {
 }
 
 
-@serves(ProduceRequest, versions="3-13", advertised_low=0, ordered=True)
+@serves(ProduceRequest, versions="3-13", advertised_low=0, ordered=True, guarded=False)
 async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | None:
     prepared = await _prepare(request, ctx) if ctx.node.replicas.looking_inside else {}
     appending = Appending(request.acks, prepared, ctx)
@@ -176,6 +179,8 @@ class Appending:
         if hosted.internal and self.client_id != ADMIN_CLIENT:
             raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)
         if self.unusual:
+            check_header(part.records, partition.log.settings)
+            _check_transaction(part)
             _check_codec(part)
         owner = answer if self.acks else self
         batch = self.prepared.get(id(part))
@@ -272,6 +277,7 @@ def sort_out(request: ProduceRequest, appending: Appending, version: int) -> lis
         _look_at_all(request)
         if version < ZSTD_SINCE:
             _look_for_codecs(request, appending)
+        _look_for_nulls(request, appending)
     except KafkaError as error:
         return _refuse_all(request, appending, error)
     answers = []
@@ -281,17 +287,24 @@ def sort_out(request: ProduceRequest, appending: Appending, version: int) -> lis
         for part in topic.partition_data:
             try:
                 appending.check_exists(topic, part.index)
-                _check_records(part, version)
-                if request.acks not in (ALL_ACK, LEADER_ACK, NO_ACK):
-                    raise KafkaError(Error.INVALID_REQUIRED_ACKS)
+                if part.records is None:
+                    continue  # a later batch for the same partition stands in for it
+                part.records = _checked(part, version)
                 chosen[part.index] = part
             except KafkaError as error:
                 faults[part.index] = error
         topic.partition_data = list(chosen.values())
-        told = {answer.index: answer for answer in appending.topic(topic).partition_responses}
+        told = {answer.index: answer for answer in _appended(topic, appending)}
         told |= {index: appending.refuse(Answer(index=index), error) for index, error in faults.items()}
         answers.append(TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=list(told.values())))
     return answers
+
+
+def _appended(topic: ProduceRequest.Topic, appending: Appending) -> list[Answer]:
+    if appending.acks in (ALL_ACK, LEADER_ACK, NO_ACK):
+        return appending.topic(topic).partition_responses
+    refusal = KafkaError(Error.INVALID_REQUIRED_ACKS)
+    return [appending.refuse(Answer(index=part.index), refusal) for part in topic.partition_data]
 
 
 def _merged(topics: Topics) -> Topics:
@@ -323,25 +336,34 @@ def _look_for_codecs(request: ProduceRequest, appending: Appending) -> None:
                 raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
 
 
+def _look_for_nulls(request: ProduceRequest, appending: Appending) -> None:
+    """Kafka dies of a partition without records and never answers. Nothing of such a request is appended here either."""
+    last = {(t.name, t.topic_id, part.index): (t, part) for t in request.topic_data for part in t.partition_data}
+    if any(part.records is None and appending.exists(topic, part.index) for topic, part in last.values()):
+        raise KafkaError(Error.INVALID_RECORD)
+
+
 def _has_unknown_codec(part: Part) -> bool:
     try:
-        batch = _first_batch(part)
+        batch = _first_batch(part.records)
     except KafkaError:
         return False
     return batch is not None and len(batch) >= HEADER_BYTES and batch[MAGIC_AT] == 2 and batch[22] & 7 >= len(MARKS)
 
 
 def _is_transactional(part: Part) -> bool:
-    batch = _first_batch(part)
+    batch = _first_batch(part.records)
     return batch is not None and batch[MAGIC_AT] == 2 and len(batch) > 22 and bool(batch[22] & TRANSACTIONAL)
 
 
-def _first_batch(part: Part) -> memoryview | None:
+def _first_batch(data: Bytes | None) -> memoryview | None:
     """The bytes of the first whole batch, if there is one. CORRUPT_MESSAGE for what cannot be the start of one."""
-    records = memoryview(part.records or b"")
+    records = memoryview(data or b"")
     if len(records) < PREFIX_BYTES:
         return None
     length = int.from_bytes(records[8:12], "big", signed=True)
+    if length > LENGTH_MAX:
+        raise KafkaError(Error.UNKNOWN_SERVER_ERROR)  # Kafka's number for the whole batch overflows
     if length < OLDEST_RECORD_BYTES:
         raise KafkaError(Error.CORRUPT_MESSAGE, f"a batch of {length} bytes")
     if len(records) > MAGIC_AT and records[MAGIC_AT] > 2:
@@ -349,14 +371,22 @@ def _first_batch(part: Part) -> memoryview | None:
     return None if len(records) < PREFIX_BYTES + length else records[: PREFIX_BYTES + length]
 
 
-def _check_records(part: Part, version: int) -> None:
-    batch = _first_batch(part)
+def _checked(part: Part, version: int) -> memoryview:
+    """The one batch that a client may send for a partition. What follows it without being a batch is dropped."""
+    batch = _first_batch(part.records)
     if batch is None or batch[MAGIC_AT] != 2:
         raise KafkaError(Error.INVALID_RECORD, "no batch of record format 2")
     if version < ZSTD_SINCE and len(batch) > 22 and batch[22] & 7 == ZSTD:
         raise KafkaError(Error.UNSUPPORTED_COMPRESSION_TYPE, f"zstd came with version {ZSTD_SINCE}")
-    if len(part.records or b"") > len(batch):
+    if _first_batch(memoryview(part.records)[len(batch) :]) is not None:
         raise KafkaError(Error.INVALID_RECORD, "more than one batch for a partition")
+    return batch
+
+
+def _check_transaction(part: Part) -> None:
+    """Only a coordinator could vouch for a transaction, and nobody else could end it: it would stay open for ever."""
+    if _is_transactional(part):
+        raise KafkaError(Error.NOT_ENOUGH_REPLICAS, "there is no transaction coordinator")
 
 
 def _check_codec(part: Part) -> None:
@@ -373,5 +403,7 @@ def _refuse_all(request: ProduceRequest, appending: Appending, error: KafkaError
         parts = [Answer(index=index) for index in indexes]
         for answer in parts:
             answer.fail(error)
+            if error.error is not Error.CORRUPT_MESSAGE:
+                answer.error_message = None
         refused.append(TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=parts))
     return refused

@@ -1,0 +1,82 @@
+"""An answer that refuses all of a request, made from the layouts of both.
+
+A handler that stumbles over a defect of ours must not leave its client without an answer: like Apache Kafka we say
+UNKNOWN_SERVER_ERROR in every place that has room for an error, and log what happened. Where request and answer list the same
+things (topics, partitions, resources), each that was asked about is told by its name or number.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages import RESPONSES
+from ottla.wire.schema import Field, Layout, ListOf, Message
+
+log = logging.getLogger("ottla.server")
+
+# What a topic, a partition or a resource is called, in requests and answers alike.
+NAMES = {"name", "topic", "topic_id", "partition", "partition_index", "resource_type", "resource_name"}
+
+Handling = Callable[[Any, Any], Awaitable[Message | None]]
+
+
+def answering(call: Handling) -> Handling:
+    """The same handler, but what it raises becomes its answer."""
+
+    @functools.wraps(call)
+    async def answered(request: Message, ctx: Any) -> Message | None:
+        try:
+            return await call(request, ctx)
+        except KafkaError as error:
+            return refusal(request, error)
+        except Exception:
+            log.exception("%s version %d failed", type(request).__name__.removesuffix("Request"), ctx.version)
+            return refusal(request, KafkaError(Error.UNKNOWN_SERVER_ERROR))
+
+    return answered
+
+
+def refusal(request: Message, error: KafkaError) -> Message:
+    """Nothing but this error, for the request and for each thing in it."""
+    answer = _refused(request, RESPONSES[type(request).key], error)
+    assert isinstance(answer, Message)
+    return answer
+
+
+def _refused(asked: Any, answer: Layout, error: KafkaError) -> Any:
+    told = answer()
+    if isinstance(asked, str):  # DeleteTopics asked by bare names before version 6
+        told.name = asked
+    for field in answer.fields:
+        if field.name == "error_code":
+            told.error_code = error.code
+        elif field.name == "error_message":
+            told.error_message = None if error.error is Error.UNKNOWN_SERVER_ERROR else error.message
+        elif field.name in NAMES and hasattr(asked, field.name):
+            setattr(told, field.name, getattr(asked, field.name))
+        elif (inner := _element(field)) is not None and _is_named(inner):
+            setattr(told, field.name, [_refused(each, inner, error) for each in _things(asked)])
+    return told
+
+
+def _things(asked: Any) -> Iterator[Any]:
+    """What a request, or a topic in it, is about: its first list that is not empty."""
+    if isinstance(type(asked), Layout):
+        lists = (getattr(asked, field.name) for field in type(asked).fields if isinstance(field.kind, ListOf))
+        yield from next((found for found in lists if found), ())
+
+
+def _element(field: Field) -> Layout | None:
+    element = field.kind.element if isinstance(field.kind, ListOf) else None
+    return element if isinstance(element, Layout) else None
+
+
+def _is_named(layout: Layout) -> bool:
+    """Whether these are things that were asked about and have an error each, or hold such things."""
+    names = {field.name for field in layout.fields}
+    inner = (_element(field) for field in layout.fields)
+    return bool(names & NAMES) and ("error_code" in names or any(_is_named(one) for one in inner if one is not None))
