@@ -51,7 +51,6 @@ COPIES = "About copies on other brokers: one node has none."
 COMPACTION = "Compacted topics are accepted and keep all their records; nothing compacts them yet."
 TIERED = "There is no tiered storage yet."
 REASONS = [
-    ("IO-04", "A node with a TLS listener refuses to start: there is no TLS yet."),
     ("IO-12", "What disks can do; it decides nothing here, and the benchmark reports rates of the node itself."),
     ("IO-13, RET-10", TIERED),
     ("RET-05..08", COMPACTION),

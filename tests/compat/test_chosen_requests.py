@@ -12,6 +12,7 @@ import pytest
 
 from apache import kafka
 from compat.peers import (
+    COMPACTED_ID,
     COMPACTED_TOPIC,
     OFFSETS_TOPIC,
     PLAIN_ID,
@@ -21,6 +22,7 @@ from compat.peers import (
     Peer,
     asking,
     compare,
+    make_batch,
     two_brokers,
 )
 
@@ -30,11 +32,39 @@ EVERY_NAME = [PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC, "chosen-none", "", ".
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 ZERO_ID = uuid.UUID(int=0)
+IDS = {PLAIN_TOPIC: PLAIN_ID, COMPACTED_TOPIC: COMPACTED_ID}
+NAMES = {topic_id: name for name, topic_id in IDS.items()}
+GOOD = make_batch()
+NUMBERED = make_batch(producer=(77_000, 0, 0))
 
 
 def offsets(timestamp: int, epoch: int = -1, topic: str = PLAIN_TOPIC, index: int = 0, **more: Any) -> dict[str, Any]:
     asked = {"partition_index": index, "timestamp": timestamp, "current_leader_epoch": epoch}
     return {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}], **more}
+
+
+def produced(records: bytes | None, topic: str = PLAIN_TOPIC, index: int = 1, **more: Any) -> dict[str, Any]:
+    part = {"index": index, "records": records}
+    named_by = {"name": topic, "topic_id": IDS.get(topic, UNKNOWN_ID)}
+    return {"acks": -1, "topic_data": [{**named_by, "partition_data": [part]}], **more}
+
+
+def of_length(length: int) -> bytes:
+    """A batch that says another length than it has."""
+    return GOOD[:8] + length.to_bytes(4, "big", signed=True) + GOOD[12:]
+
+
+def fetched(*asked: tuple[uuid.UUID, int, int], **more: Any) -> dict[str, Any]:
+    """Of a topic that both know by its stand-in, one partition from an offset."""
+    part = {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 10**6}
+    topics = [
+        {"topic": NAMES.get(topic, "chosen-none"), "topic_id": topic}
+        | {"partitions": [{**part, "partition": index, "fetch_offset": offset}]}
+        for topic, index, offset in asked
+    ]
+    state = {"replica_id": -1, "replica_epoch": -1}
+    limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 10**6, "session_epoch": -1}
+    return {"replica_id": -1, "replica_state": state, **limits, "topics": topics, **more}
 
 
 def epoch_end(epoch: int, current: int, topic: str = PLAIN_TOPIC) -> dict[str, Any]:
@@ -73,6 +103,28 @@ def changed(kind: int, name: str, *changes: tuple[str, int, str | None]) -> dict
 
 
 CHOSEN: dict[str, list[dict[str, Any]]] = {
+    "produce": [
+        *(produced(GOOD, topic) for topic in EVERY_NAME),
+        *(produced(GOOD, index=index) for index in (-1, 9)),
+        *(produced(GOOD, acks=acks) for acks in (1, 5, -2)),
+        *(produced(make_batch(attributes=bits), topic) for bits in (5, 7, 16, 32, 48) for topic in EVERY_NAME[:4]),
+        *(
+            produced(of_length(length), topic)
+            for length in (-1, 0, 13, 14, 48, 49, 2**31 - 1)
+            for topic in EVERY_NAME[:4]
+        ),
+        *(produced(records) for records in (b"", GOOD[:11], GOOD[:30], GOOD + bytes(3), GOOD + GOOD[:30], GOOD + GOOD)),
+        produced(NUMBERED),
+        produced(make_batch(keys=False), COMPACTED_TOPIC, 0),
+    ],
+    "fetch": [
+        *(fetched((PLAIN_ID, 1, offset)) for offset in (-(2**63), -2, -1, 0, 1, 2, 99_999)),
+        *(fetched((PLAIN_ID, 1, 0), isolation_level=level) for level in (0, 1, 2, -1)),
+        *(fetched((PLAIN_ID, 1, 0), session_id=99, session_epoch=epoch) for epoch in (-1, 0, 1)),
+        *(fetched((first, 9, 0), (second, 1, 0)) for first in NAMES for second in (UNKNOWN_ID, ZERO_ID)),
+        fetched((ZERO_ID, 0, 0), (PLAIN_ID, 1, 0)),
+        fetched(),
+    ],
     "list_offsets": [
         *(offsets(mark, topic=topic) for mark in (-1, -2, -3, -4, -5, -6, -7, -100, 0, 2**62) for topic in EVERY_NAME),
         *(offsets(-1, epoch) for epoch in (0, 1, -2, -7)),

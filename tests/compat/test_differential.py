@@ -53,7 +53,7 @@ CHANGES_TOPICS = {
 }
 
 TOPICS = [PLAIN_TOPIC] * 5 + [COMPACTED_TOPIC, "odd-unknown", "odd-new-1", "odd-new-2", "odd/slash", "", ".", "y" * 251]
-WITH_INTERNAL = [*TOPICS, OFFSETS_TOPIC, "__cluster_metadata"]
+TOPICS += [OFFSETS_TOPIC, "__cluster_metadata"]
 CONFIG_NAMES = [
     "retention.ms",
     "cleanup.policy",
@@ -65,8 +65,7 @@ CONFIG_NAMES = [
 ]
 CONFIG_VALUES = ["60000", "compact", "delete", "-1", "-7", "lz4", "maybe", "", "1000012"]
 TEXTS: list[tuple[str, list[str]]] = [
-    (r"topic_produce_data\.name$", TOPICS),
-    (r"^(topic|topic_name|topic_names)$|topic.*\.name$", WITH_INTERNAL),
+    (r"^(topic|topic_name|topic_names)$|topic.*\.name$", TOPICS),
     (r"resource_name$", [*TOPICS[:8], "1", "7", "one"]),
     (r"config.*\.name$|configuration_keys$", CONFIG_NAMES),
     (r"\.value$", CONFIG_VALUES),
@@ -89,7 +88,7 @@ NUMBERS: list[tuple[str, list[int]]] = [
     (r"^resource_type$", [2, 2, 2, 4, 8, 0, 77]),
     (r"operation$", [0, 0, 1, 2, 3, 7]),
     (r"session_id$", [0, 0, 0, 3]),
-    (r"isolation_level$", [0, 1]),
+    (r"isolation_level$", [0, 0, 1, 1, 2]),
     (r"response_partition_limit$", [1, 2, 2000]),
     (r"endpoint_type$", [1, 1, 2, 3]),
     (r"", [0, 1, -1]),

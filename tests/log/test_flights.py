@@ -182,6 +182,19 @@ def test_a_repeated_batch_hangs_on_the_flight_of_the_first() -> None:
     assert [len(owner.errors) for owner in asyncio.run(check(fails=True))] == [1, 1]
 
 
+def test_a_flight_that_lands_after_a_failed_sync_is_not_believed() -> None:
+    async def check() -> None:
+        log, _, _ = flying_log()
+        owner = Owner()
+        append(log, large(), owner)
+        log.failed = OSError(errno.EIO, "a sync failed")
+        with pytest.raises(OSError):
+            log.publish()
+        assert log.end_offset == 0 and [error.error for error in owner.errors] == [Error.KAFKA_STORAGE_ERROR]
+
+    asyncio.run(check())
+
+
 class HeldFile(RealFile):
     """Writes of records wait for a sign."""
 

@@ -51,6 +51,8 @@ async def test_after_a_defect_in_a_write_nobody_is_told_anything() -> None:
     tick.dirty(Told(did, "p", fails))  # type: ignore[arg-type]
     tick.talk(Told(did, "c"))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
+    tick.talk(Told(did, "later"))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
     assert did == ["write p"]
     assert [str(error) for error in fatal] == ["a defect"]
 

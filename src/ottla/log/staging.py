@@ -263,6 +263,8 @@ class Staging:
         finally:
             self._flight = None
             self._aim_size()
+        if self.failed is not None:
+            raise OSError(EIO, "the disk failed meanwhile", self.directory)
 
     def _write_aborted(self, segment: Segment) -> None:
         rows = self.producers.aborted_rows()

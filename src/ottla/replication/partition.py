@@ -184,7 +184,7 @@ class Partition:
         self._flying = self.log.is_flying  # somebody in need may have landed it, and the next one is on its way
         self._settle_acknowledging()
         if not self._flying:
-            self.write()
+            self._mark_dirty(self)
 
     def write(self) -> None:
         """The tick: everything staged goes to the file in one write, then the watermark follows. A write that is under way
@@ -240,14 +240,16 @@ class Partition:
 
     # --- reading
 
-    def open_to(self, wanted_epoch: int) -> None:
+    def open_to(self, wanted_epoch: int, comes_behind: bool = True) -> None:
         """A reader comes: refuse it if it speaks of another leadership, and let it see what was accepted before it.
 
-        A client that writes and then reads without waiting for the answer must find what it wrote.
+        A client that writes and then reads without waiting for the answer must find what it wrote: a reader that
+        `comes_behind` a request of its own that is not answered yet even waits for a flight to land.
         """
         self.check_leader(wanted_epoch)
         if self._dirty:
-            self.log.wait_for_landing()
+            if comes_behind:
+                self.log.wait_for_landing()
             self.write()
 
     def bound(self, isolation: int) -> int:

@@ -56,8 +56,9 @@ class Context:
         return self.connection.listener.serves(key)
 
     @property
-    def client_host(self) -> str:
-        return self.connection.peer_host
+    def comes_behind(self) -> bool:
+        """Whether its client has not even waited for the answer to an earlier request."""
+        return self.connection.exchanges[0] is not self
 
     def effective(self) -> None:
         """From here on this request only waits: later requests of its connection may start."""

@@ -74,12 +74,14 @@ class Outbox:
         self._turn_bytes = 0  # how much may still leave in this turn
         self._warm_until = 0  # up to here the first slice of the queue is known to be in memory
         self.is_stuck = False  # nothing more can leave now: _full, _armed or _waits
-        transport.set_write_buffer_limits(high=0)
         # What sendfile works on is made when first needed: most connections never do, and descriptors are few.
         self._socket: socket.socket | None = None
         self._plain: socket.socket | None = None
-        if transport.get_extra_info("sslcontext") is None:
+        encrypted = transport.get_extra_info("sslcontext") is not None
+        if not encrypted:
             self._plain = transport.get_extra_info("socket")
+        # asyncio pauses a socket above its limit, but an encrypted connection at it: with 0 that would be always.
+        transport.set_write_buffer_limits(high=int(encrypted), low=0)
 
     def send(self, parts: Sequence[Part]) -> None:
         if Slice in map(type, parts):

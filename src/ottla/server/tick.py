@@ -68,6 +68,7 @@ class Tick:
                 # Not a disk that refuses (the partition deals with that), but a defect: nobody knows what was written, so
                 # no reply of this turn may leave, and the node ends.
                 log.critical("a partition could not be written", exc_info=True)
+                self._armed = True  # for good
                 self._fatal(error)
                 return
         connections, self._connections = self._connections, []

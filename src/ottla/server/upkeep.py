@@ -34,7 +34,7 @@ class Upkeep:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
-        self._unflushed_since: dict[Log, int] = {}
+        self._unflushed_since: dict[Log, float] = {}
         self._ends: dict[Log, int] = {}  # where each log ended at the last checkpoint
 
     def start(self) -> None:
@@ -79,7 +79,8 @@ class Upkeep:
 
     async def flush(self) -> None:
         """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""
-        now_ms, logs = self._node.world.now_ms(), self._logs()
+        logs = self._logs()
+        now_ms = asyncio.get_running_loop().time() * 1000  # no clock that anybody can set back
         self._unflushed_since = {log: self._unflushed_since[log] for log in logs if log in self._unflushed_since}
         for number, log in enumerate(logs):
             if log.needs_flush or self._has_waited(log, now_ms):
@@ -96,7 +97,7 @@ class Upkeep:
         except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", log.name, error.message)
 
-    def _has_waited(self, log: Log, now_ms: int) -> bool:
+    def _has_waited(self, log: Log, now_ms: float) -> bool:
         if log.settings.flush_ms == LONG_MAX or not log.unflushed:
             self._unflushed_since.pop(log, None)
             return False

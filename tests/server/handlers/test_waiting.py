@@ -26,6 +26,20 @@ async def test_a_fetch_does_not_wait_for_more_than_it_may_have(tmp_path: Path) -
 
 
 @on_loop
+async def test_a_fetch_does_not_wait_because_of_what_is_cut_off(tmp_path: Path) -> None:
+    """Kafka counts the part of the last batch that it sends and the client throws away; there is nothing to wait for."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        for _ in range(5):
+            await client.produce("t", batch(b"x" * 1000))
+        for limits in ({"max_bytes": 2500}, {"partition_max_bytes": 2500}):
+            async with asyncio.timeout(20):
+                fetched = await client.fetch("t", 0, min_bytes=2500, max_wait_ms=60_000, **limits)
+            assert len(values(fetched.records)) == 2
+
+
+@on_loop
 async def test_a_partition_counts_only_as_far_as_its_own_limit(tmp_path: Path) -> None:
     """A fetch that waits for 5,000 bytes from a partition of which it wants 2,000 at most is not woken in vain."""
     async with serving(tmp_path) as served:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ottla.log.log import Log
 from ottla.log.reading import Located
 from ottla.replication.partition import Partition
 from ottla.server.context import Context
@@ -31,10 +30,15 @@ Diverging = Answer.EpochEndOffset
 Aborted = Answer.AbortedTransaction
 
 READ_COMMITTED = 1
+ISOLATION_LEVELS = (0, READ_COMMITTED)
+IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15
 
 
 @serves(FetchRequest, versions="4-18", guarded=False)
 async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
+    if request.isolation_level not in ISOLATION_LEVELS:
+        return _failed(request, ctx.version)
     try:
         plan = ctx.node.sessions.plan(request, ctx.version)
     except KafkaError as error:
@@ -51,15 +55,41 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     return reading.response()
 
 
+def _failed(request: FetchRequest, version: int) -> FetchResponse:
+    """As Kafka answers where it stumbles over a request; before topic ids each partition is told as well."""
+    error = KafkaError(Error.UNKNOWN_SERVER_ERROR)
+    topics = [
+        TopicAnswer(topic=topic.topic, partitions=[_refused(asked.partition, error, []) for asked in topic.partitions])
+        for topic in (request.topics if version < IDS_SINCE else ())
+    ]
+    return FetchResponse(error_code=error.code, session_id=request.session_id, responses=topics)
+
+
 class Reading:
     """All partitions of one fetch, read in order within the limits of the request."""
 
-    __slots__ = ("answers", "bytes_max", "bytes_read", "isolation", "min_bytes", "plan", "replicas", "urgent")
+    __slots__ = (
+        "answers",
+        "bytes_max",
+        "bytes_read",
+        "comes_behind",
+        "follower_id",
+        "isolation",
+        "min_bytes",
+        "plan",
+        "replicas",
+        "session_asked",
+        "urgent",
+    )
 
     def __init__(self, plan: Plan, request: FetchRequest, ctx: Context) -> None:
         self.plan = plan
         self.replicas = ctx.node.replicas
         self.isolation = request.isolation_level
+        self.comes_behind = ctx.comes_behind
+        self.session_asked = request.session_id
+        state = request.replica_state if ctx.version >= REPLICA_STATE_SINCE else request
+        self.follower_id = state.replica_id
         self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
         self.min_bytes = min(request.min_bytes, self.bytes_max)
         self.answers: dict[Key, Answer] = {}
@@ -73,12 +103,11 @@ class Reading:
         self.bytes_read = 0
         self.urgent = False
         answers: dict[Key, Answer] = {}
-        missing: dict[Key, Answer] | None = None
+        missing: dict[Key, Answer] = {}
         for key, wanted in self.plan.wanted.items():
             try:
                 partition = self.replicas.find(wanted.topic, wanted.index)
             except KafkaError as error:
-                missing = missing or {}
                 missing[key] = _refused(wanted.index, error, [])
                 continue
             try:
@@ -87,11 +116,13 @@ class Reading:
                 answers[key] = _refused(wanted.index, error, None)
                 self.urgent = True
         self.urgent |= not answers
-        self.answers = answers | missing if missing else answers
+        self.answers = {**answers, **_unknown_ids_first(missing)} if missing else answers
 
     def _read_now(self, partition: Partition, wanted: Wanted) -> Answer | None:
         """The answer for one partition, or None where the disk has to be waited for."""
-        partition.open_to(wanted.current_leader_epoch)
+        partition.open_to(wanted.current_leader_epoch, self.comes_behind)
+        if self.follower_id >= 0:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)  # no partition has a copy on another broker yet
         if wanted.last_fetched_epoch >= 0:
             diverging = self._divergence(partition, wanted)
             if diverging is not None:
@@ -116,12 +147,14 @@ class Reading:
         return limit if limit > 0 else 0
 
     def _found(self, partition: Partition, wanted: Wanted, located: Located) -> Answer:
+        aborted = self._aborted(partition, wanted, located) if self.isolation == READ_COMMITTED else None
         self.bytes_read += located.size
-        aborted = self._aborted(partition.log, wanted, located) if self.isolation == READ_COMMITTED else None
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
-    @staticmethod
-    def _aborted(log: Log, wanted: Wanted, located: Located) -> list[Aborted]:
+    def _aborted(self, partition: Partition, wanted: Wanted, located: Located) -> list[Aborted] | None:
+        if not located.size and self._limit(wanted) and wanted.offset < partition.bound(self.isolation):
+            return None  # of a partition whose first batch did not fit, Kafka tells nothing more
+        log = partition.log
         return [
             Aborted(producer_id=row.producer_id, first_offset=row.first_offset)
             for row in log.aborted_transactions(wanted.offset, log.upper_bound(located))
@@ -167,7 +200,7 @@ class Reading:
                     with_data.append(key)
             if last == ZERO_UUID:
                 # Kafka stumbles where an id of zero is followed by another partition, and refuses the fetch as a whole.
-                return FetchResponse(error_code=Error.UNKNOWN_SERVER_ERROR.code)
+                return FetchResponse(error_code=Error.UNKNOWN_SERVER_ERROR.code, session_id=self.session_asked)
             if key[0] != last:  # a topic is told anew where others came between, as in Kafka
                 last = key[0]
                 partitions: list[Answer] = []
@@ -192,6 +225,12 @@ class Reading:
                 traffic.failed_fetches += 1
 
 
+def _unknown_ids_first(missing: dict[Key, Answer]) -> dict[Key, Answer]:
+    """The order in which Kafka tells what it could not find."""
+    unknown = Error.UNKNOWN_TOPIC_ID.code
+    return dict(sorted(missing.items(), key=lambda item: item[1].error_code != unknown))
+
+
 def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> Answer:
     return Answer(
         partition_index=index, error_code=error.code, high_watermark=-1, records=b"", aborted_transactions=aborted
@@ -209,6 +248,8 @@ class Parked:
 
     async def wait(self, seconds: float) -> None:
         watches = [Watch(self, partition, wanted) for partition, wanted in self._partitions()]
+        # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
+        self.gained(sum(watch.counted for watch in watches) - self._reading.bytes_read)
         timer = asyncio.get_running_loop().call_later(seconds, self.wake)
         try:
             await self._woken
@@ -240,12 +281,12 @@ class Parked:
 class Watch:
     """Counts what one partition gains while its fetch is parked."""
 
-    __slots__ = ("_counted", "_mark", "_parked", "_partition", "_wanted")
+    __slots__ = ("_mark", "_parked", "_partition", "_wanted", "counted")
 
     def __init__(self, parked: Parked, partition: Partition, wanted: Wanted) -> None:
         self._parked, self._partition, self._wanted = parked, partition, wanted
         self._mark = partition.high_watermark
-        self._counted = self._available()
+        self.counted = self._available()
         self._mark.watch(self.look)
 
     def look(self) -> None:
@@ -253,7 +294,7 @@ class Watch:
             self._parked.wake()
             return
         available = self._available()
-        gain, self._counted = available - self._counted, available
+        gain, self.counted = available - self.counted, available
         self._parked.gained(gain)
 
     def end(self) -> None:
