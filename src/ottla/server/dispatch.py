@@ -3,15 +3,16 @@
 A frame is decoded and its handler stepped at once, before the receive buffer can be used again: up to its first await a
 handler may use views into the frame, after that it may not. A handler that never waits costs one coroutine and no task;
 one that waits is stepped on by the future it waits for (`Exchange`). There is no task around a handler, so
-`asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it.
+`asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it. The two busiest handlers are plain
+functions that answer at once where they can, and else hand back a coroutine for what is left to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.server.context import Context
@@ -31,7 +32,7 @@ API_VERSIONS_KEY = 18
 PLAIN_BYTES_MAX = 4 * 1024 * 1024
 PRODUCE_KEY = 0
 
-Call = Callable[[Any, Context], Awaitable[Message | None]]
+Call = Callable[[Any, Context], Awaitable[Message | None] | Message | None]
 C = TypeVar("C", bound=Call)
 
 
@@ -76,7 +77,7 @@ def serves(
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
-        kept = answering(call) if guarded else call
+        kept: Call = answering(call) if guarded else call
         HANDLERS[request.key] = Handler(
             request, low, high, kept, low if advertised_low is None else advertised_low, ordered
         )
@@ -121,25 +122,24 @@ class Exchange(Context):
         self.correlation_id = correlation_id
         self.size = size
         self.response: Message | None = None
-        self.started = time.perf_counter()
+        self.started = connection.last_active
         self._coroutine: Coroutine[Any, Any, Message | None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
 
     def start(self, request: Any) -> None:
-        """The first step; for most requests also the last, so it is spelled out here."""
-        coroutine = self.handler.call(request, self)
-        self._coroutine = coroutine  # type: ignore[assignment]
+        """Call the handler; for most requests that is all."""
         try:
-            waiting = coroutine.send(None)  # type: ignore[attr-defined]
-        except StopIteration as stop:
-            self._coroutine = None
-            self.response = stop.value
+            answer = self.handler.call(request, self)
+        except Exception as error:
+            self._fail(error)
+            return
+        if type(answer) is CoroutineType:
+            self._coroutine = answer
+            self._step()
+        else:
+            self.response = answer  # type: ignore[assignment]
             self.ready = True
             self.connection.answered(self)
-        except (Exception, asyncio.CancelledError) as error:
-            self._fail(error)
-        else:
-            self._wait(waiting)
 
     def _step(self, _: object = None) -> None:
         if self._coroutine is None:  # cancelled after this step was scheduled

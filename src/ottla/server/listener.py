@@ -16,7 +16,6 @@ import asyncio
 import errno
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from ottla.server.node import Node
 
 log = logging.getLogger("ottla.server")
+
+frame_size = SIZE.unpack_from
 
 # Fits what one turn of the loop usually brings; larger frames continue in a buffer of their own.
 SHARED_BUFFER = 256 * 1024
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         "_have",
         "_holds",
         "_need",
+        "_over",
         "_own",
         "_reading",
         "_talking",
@@ -120,7 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         self._holds: object = None
         self._talking = False
         self._reading = True
-        self._doomed = False
+        self._over = False  # nothing that comes now is looked at
+        self._doomed = False  # and when all is answered, it ends
 
     dispatch = dispatch
 
@@ -136,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
         self.transport = None
         if self.outbox is not None:
             self.outbox.lost()
@@ -174,29 +178,39 @@ class Connection(asyncio.BufferedProtocol):
 
     def _frames(self, data: memoryview) -> None:
         """Handle every whole frame; keep the rest."""
-        position, end = 0, len(data)
+        position, end, bytes_max = 0, len(data), self.listener.frame_bytes_max
         while end - position >= 4:
-            if self._is_full():
-                self._backlog = bytes(data[position:])
-                self._throttle()
-                return
-            (size,) = SIZE.unpack_from(data, position)
-            if not 0 <= size <= self.listener.frame_bytes_max:
+            (size,) = frame_size(data, position)
+            if not 0 <= size <= bytes_max:
                 self.refuse(f"a frame of {size} bytes is not allowed")
                 return
-            if end - position - 4 < size:
+            start = position + 4
+            if end - start < size or self._must_wait(data, start):
                 break
-            if len(self.exchanges) >= QUESTIONS_IN_FLIGHT_MAX and data[position + 4 : position + 6] != PRODUCE:
-                self._backlog = bytes(data[position:])
-                self._throttle()
-                return
+            position = start + size
             self.introduced = True
-            self.dispatch(data[position + 4 : position + 4 + size])
-            if self._doomed or self.transport is None or self.transport.is_closing():
+            self.dispatch(data[start:position])
+            if self._over:
                 return
-            position += 4 + size
         if position < end:
-            self._begin_own(data[position:])
+            self._keep(data[position:])
+
+    def _must_wait(self, data: memoryview, start: int) -> bool:
+        """Whether the frame that starts here has to wait until others are answered, or their answers are taken."""
+        if self._holds is not None or self.outbox.is_stuck:  # type: ignore[union-attr]
+            return True
+        waiting = len(self.exchanges)
+        if waiting < self.listener.questions_max:
+            return False
+        return waiting >= self.listener.in_flight_max or data[start : start + 2] != PRODUCE
+
+    def _keep(self, rest: memoryview) -> None:
+        """What is no whole frame yet gets a buffer that it can grow in; what has to wait is looked at again later."""
+        if len(rest) >= 4 and frame_size(rest)[0] <= len(rest) - 4:
+            self._backlog = bytes(rest)
+            self._throttle()
+        else:
+            self._begin_own(rest)
 
     def _begin_own(self, part: memoryview) -> None:
         """The start of a frame came, or even only of its length."""
@@ -232,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             self._holds is not None
             or len(self.exchanges) >= self.listener.in_flight_max
             or self.outbox.is_stuck  # type: ignore[union-attr]
-            or self._doomed
+            or self._over
         )
 
     def hold(self, holder: object) -> None:
@@ -279,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         parts: list[Part] = []
         buffer = bytearray()
-        measures, now = self.node.measures.api, time.perf_counter()
+        measures, now = self.node.measures.api, self.listener.loop.time()
         while exchanges and exchanges[0].ready and not self.outbox.is_stuck:
             exchange = exchanges.popleft()
             measure, answer, before = measures[exchange.handler.key], exchange.response, len(buffer)
@@ -301,17 +315,19 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, reason: str) -> None:
         """What came now cannot be understood: read no further, answer what came before it, and close."""
         log.info("closing connection from %s: %s", self.peer_host, reason)
-        self._doomed = True
+        self._over = self._doomed = True
         self._throttle()
         if not self.exchanges:
             self.abort(reason)
 
     def abort(self, reason: str) -> None:
         """Close at once; what was asked before and is not answered yet stays unanswered."""
+        self._over = True
         if self.transport is not None:
             self.transport.abort()
 
     def close(self) -> None:
+        self._over = True
         if self.outbox is not None and self.transport is not None:
             self.outbox.close()
 
@@ -347,6 +363,7 @@ class Listener:
         config = node.config
         self.frame_bytes_max: int = config["socket.request.max.bytes"]
         self.in_flight_max: int = config["ottla.connection.requests.in.flight.max"]
+        self.questions_max = min(QUESTIONS_IN_FLIGHT_MAX, self.in_flight_max)
         self.first_frame_s: float = config["ottla.connection.frame.deadline.ms"] / 1000
         idle_ms: int = config["connections.max.idle.ms"]
         self.idle_s = idle_ms / 1000 if idle_ms >= 0 else math.inf

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ottla.wire.errors import Error, KafkaError
@@ -21,16 +21,17 @@ log = logging.getLogger("ottla.server")
 # What a topic, a partition or a resource is called, in requests and answers alike.
 NAMES = {"name", "topic", "topic_id", "partition", "partition_index", "resource_type", "resource_name"}
 
-Handling = Callable[[Any, Any], Awaitable[Message | None]]
+Handling = Callable[[Any, Any], Any]
 
 
 def answering(call: Handling) -> Handling:
-    """The same handler, but what it raises becomes its answer."""
+    """The same coroutine function, but what it raises becomes its answer."""
 
     @functools.wraps(call)
     async def answered(request: Message, ctx: Any) -> Message | None:
         try:
-            return await call(request, ctx)
+            answer: Message | None = await call(request, ctx)
+            return answer
         except KafkaError as error:
             return refusal(request, error)
         except Exception:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from ottla.wire.codec import Data, Malformed, Part, encode_parts, encoder, size_of
+from ottla.wire.codec import Data, Encoder, Malformed, Part, encode_parts, encoder, size_of
 from ottla.wire.messages import REQUESTS
 from ottla.wire.primitives import skip_tags
 from ottla.wire.schema import Layout, Message
@@ -25,21 +25,25 @@ REQUEST_HEAD = struct.Struct(">hhih")
 HEAD_BYTES = REQUEST_HEAD.size
 RESPONSE_HEAD = struct.Struct(">ii")
 PLAIN_HEAD, TAGGED_HEAD = bytes(8), bytes(9)
+FLEXIBLE_FROM = {key: request.flexible_from for key, request in REQUESTS.items()}
+# The empty header and the encoder of every answer that was given so far.
+RESPONDING: dict[tuple[type[Message], int], tuple[bytes, Encoder]] = {}
+read_head = REQUEST_HEAD.unpack_from
 FRAME_BYTES_MAX = 100 * 1024 * 1024  # socket.request.max.bytes
 
 
 def read_request_header(frame: Data) -> tuple[int, int, int, str | None, int]:
     """Api key, version, correlation id, client id, and where the body starts. An api nobody knows is Malformed."""
     try:
-        key, version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)
-        request = REQUESTS.get(key)
-        if request is None:
+        key, version, correlation_id, size = read_head(frame)
+        flexible_from = FLEXIBLE_FROM.get(key)
+        if flexible_from is None:
             raise Malformed(f"there is no api {key}")
         position = HEAD_BYTES if size == -1 else HEAD_BYTES + size
         if not HEAD_BYTES <= position <= len(frame):
             raise Malformed(f"client id of {size} bytes")
         client_id = None if size == -1 else str(frame[HEAD_BYTES:position], "utf-8")
-        if version >= request.flexible_from:
+        if version >= flexible_from:
             # Nearly always there are no tagged fields, which is one byte of zero.
             count = frame[position]
             position = skip_tags(frame, position + 1, len(frame), count) if count else position + 1
@@ -73,16 +77,23 @@ def add_response(
 
     Where the response has holes, the buffer so far and the holes are added to `parts`, and a new buffer is begun.
     """
-    cls = type(response)
     start, held = len(buffer), len(parts)
-    buffer += TAGGED_HEAD if version >= cls.flexible_from and cls.key != API_VERSIONS else PLAIN_HEAD
-    after = encoder(cls, version)(response, buffer, parts)
+    cls = type(response)
+    head, encode = RESPONDING.get((cls, version)) or _learn(cls, version)
+    buffer += head
+    after = encode(response, buffer, parts)
     if len(parts) == held:
         RESPONSE_HEAD.pack_into(after, start, len(after) - start - 4, correlation_id)
     else:
         size = size_of(parts[held:]) + len(after) - start - 4
         RESPONSE_HEAD.pack_into(parts[held], start, size, correlation_id)  # type: ignore[arg-type]
     return after
+
+
+def _learn(response: type[Message], version: int) -> tuple[bytes, Encoder]:
+    head = TAGGED_HEAD if _response_has_tags(response, version) else PLAIN_HEAD
+    RESPONDING[response, version] = head, encoder(response, version)
+    return RESPONDING[response, version]
 
 
 def read_response_header(frame: Data, response: Layout, version: int) -> tuple[int, int]:

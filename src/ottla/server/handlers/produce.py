@@ -5,7 +5,7 @@ Versions: 3 transactions, 5 log start, 7 zstd, 8 errors by record (KIP-467), 9 f
 because librdkafka takes their absence for a broker without message format 2 (KAFKA-18659).
 
 This is the hot path: for the usual request (one batch a partition, nothing to recompress, this replica alone in sync) the
-handler never waits. With acks=0 there is no answer at all; then an error costs the client its connection, as in Kafka.
+handler answers at once. With acks=0 there is no answer at all; then an error costs the client its connection, as in Kafka.
 
 What is unusual about a request (a partition named twice, a batch in a transaction, bytes that are no batch, acks that do
 not exist) is noticed by a glance at each batch and takes the long way round: `sort_out` finds fault with it in the order in
@@ -15,8 +15,10 @@ which Kafka does, so that both refuse the same requests with the same codes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from struct import Struct
 from struct import error as StructError
+from typing import Any
 
 from ottla.log.log import Appended
 from ottla.log.producers import Origin
@@ -68,22 +70,28 @@ WITHOUT_START = {
 }
 
 
+Told = ProduceResponse | None
+
+
 @serves(ProduceRequest, versions="3-13", advertised_low=0, ordered=True, guarded=False)
-async def produce(request: ProduceRequest, ctx: Context) -> ProduceResponse | None:
-    prepared = await _prepare(request, ctx) if ctx.node.replicas.looking_inside else {}
-    appending = Appending(request.acks, prepared, ctx)
-    if is_usual(request, ctx.version):
-        topics = [appending.topic(topic) for topic in request.topic_data]
-    else:
-        topics = sort_out(request, appending, ctx.version)
-    if appending.waits:
-        ctx.effective()
-        await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
-    if request.acks == NO_ACK:
-        if appending.failed:
-            ctx.connection.abort("a produce with acks=0 failed")
-        return None
-    return ProduceResponse(responses=topics)
+def produce(request: ProduceRequest, ctx: Context) -> Told | Coroutine[Any, Any, Told]:
+    if ctx.node.replicas.looking_inside:
+        return _look_inside(request, ctx)
+    appending = Appending(request.acks, {}, ctx)
+    answer = appending.answer(request, ctx.version)
+    return _when_safe(request, ctx, appending, answer) if appending.waits else answer
+
+
+async def _look_inside(request: ProduceRequest, ctx: Context) -> Told:
+    appending = Appending(request.acks, await _prepare(request, ctx), ctx)
+    answer = appending.answer(request, ctx.version)
+    return await _when_safe(request, ctx, appending, answer) if appending.waits else answer
+
+
+async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending, answer: Told) -> Told:
+    ctx.effective()
+    await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
+    return answer
 
 
 def is_usual(request: ProduceRequest, version: int) -> bool:
@@ -145,6 +153,18 @@ class Appending:
         self.now_ms = ctx.node.world.now_ms()
         self.waits: list[Wait] = []
         self.failed = self.unusual = False
+
+    def answer(self, request: ProduceRequest, version: int) -> Told:
+        """Append all there is. The answer holds for what need not be waited for."""
+        if is_usual(request, version):
+            topics = [self.topic(topic) for topic in request.topic_data]
+        else:
+            topics = sort_out(request, self, version)
+        if request.acks == NO_ACK:
+            if self.failed:
+                self.connection.abort("a produce with acks=0 failed")
+            return None
+        return ProduceResponse(responses=topics)
 
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
         hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
