@@ -32,6 +32,8 @@ PIECES_MAX = 1024
 # A read with this flag gives what is in memory. Where system or file system do not know it, every read may wait.
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 # How often its own size is read behind a range that was brought in.
+# Data is brought in by small steps: many a kernel lets nobody else have the processor during one call.
+BRING_IN_STEP = 128 << 10
 READ_AHEAD = 4
 NOWHERE = bytearray(64 << 10)
 # One page in so many bytes is looked at to find out whether a range is in memory.
@@ -205,12 +207,13 @@ class RealFile:
     def bring_in(self, position: int, size: int) -> None:
         fd, end, got = self._open_fd(), position + size, 1
         self._advise(fd, 0, 0, "POSIX_FADV_RANDOM")  # or the kernel reads ahead by itself, on the loop's time
+        for ahead in range(position, end + READ_AHEAD * size, BRING_IN_STEP):
+            self._advise(fd, ahead, BRING_IN_STEP, "POSIX_FADV_WILLNEED")
         while position < end and got:
             # All into the same few pages: what counts is that the kernel has it.
-            pieces = min(-(-(end - position) // len(NOWHERE)), PIECES_MAX)
+            pieces = -(-min(end - position, BRING_IN_STEP) // len(NOWHERE))
             got = os.preadv(fd, [NOWHERE] * pieces, position)
             position += got
-        self._advise(fd, end, READ_AHEAD * size, "POSIX_FADV_WILLNEED")
 
     @staticmethod
     def _advise(fd: int, position: int, size: int, advice: str) -> None:

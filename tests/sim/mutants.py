@@ -50,6 +50,12 @@ def reply_before_write(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant
+def ack_before_landing(patch: pytest.MonkeyPatch) -> None:
+    """A large write is acknowledged when it has taken off."""
+    patch.setattr(Partition, "took_off", lambda self: setattr(self, "_flying", True))
+
+
+@mutant
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     """flush.messages=1 is not waited for."""
 

@@ -32,7 +32,7 @@ JOIN_BYTES_MAX = 1024 * 1024
 # How much of a file is copied at a time where sendfile cannot be used.
 COPY_PIECE = 256 * 1024
 # How much of files leaves by one connection in one turn of the loop.
-TURN_BYTES = 512 * 1024
+TURN_BYTES = 256 * 1024
 # How much of a slice is looked for in memory, and brought there, at a time.
 LOOK_BYTES = 1024 * 1024
 
