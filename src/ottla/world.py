@@ -19,6 +19,7 @@ import fcntl
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -272,21 +273,34 @@ def watched_sync(fd: int, watch: Watch) -> None:
 class RealFlight:
     """A call in the hands of a thread, or, if none is free when somebody needs it done, of whoever needs it."""
 
-    __slots__ = ("_args", "_call", "_future")
+    __slots__ = ("_args", "_call", "_claim", "_future")
 
     def __init__(self, threads: concurrent.futures.Executor, call: Callable[..., None], args: tuple[Any, ...]) -> None:
         self._call, self._args = call, args
-        self._future = threads.submit(call, *args)
+        self._claim = threading.Lock()  # whoever gets it makes the call, and never gives it back
+        self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        try:
+            threads.submit(self._happen)
+        except RuntimeError:  # no thread can be started; yet the executor keeps the work for one that may come
+            self._happen()
 
     @property
     def is_over(self) -> bool:
         return self._future.done()
 
-    def finish(self) -> None:
-        if self._future.cancel():
+    def _happen(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
             self._call(*self._args)
+        except BaseException as error:
+            self._future.set_exception(error)
         else:
-            self._future.result()
+            self._future.set_result(None)
+
+    def finish(self) -> None:
+        self._happen()
+        self._future.result()
 
     def then(self, over: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import sys
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.log import cleaning
+from ottla.log.directories import Directories
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -52,7 +55,7 @@ class Owner:
 
 def flying_log(settings: LogSettings | None = None) -> tuple[Log, SimDisk, Tower]:
     disk = SimDisk(latency_s=0.01)
-    disk.copies_below = disk.flies_from = 1000
+    disk.copies_below, disk.flies_from = 700, 1000
     log = make_log(disk, settings or LogSettings())
     return log, disk, Tower(log)
 
@@ -73,13 +76,33 @@ def large(count: int = 1) -> memoryview:
 def test_nothing_is_seen_before_the_landing() -> None:
     async def check() -> None:
         log, _, tower = flying_log()
-        append(log, batch())
+        put(log, batch())
         append(log, large(2))
-        assert log.is_flying and (log.end_offset, log.staged_end) == (0, 3)
+        assert log.is_flying and (log.end_offset, log.staged_end) == (1, 3)
         await landing(tower)
         assert (log.end_offset, log.staged_end) == (3, 3)
 
     asyncio.run(check())
+
+
+def test_what_was_staged_before_is_not_taken_along() -> None:
+    """Whoever sent it is told at the end of this turn that it is written: so it is, and the large batch with it."""
+
+    async def check(fails: bool) -> None:
+        log, disk, tower = flying_log()
+        owner = Owner()
+        append(log, batch(), owner)
+        if fails:
+            disk.capacity = disk.used + 500
+            with pytest.raises(KafkaError):
+                append(log, large())
+        else:
+            append(log, large())
+        assert tower.took_off_count == 0 and log.end_offset == (0 if fails else 2)
+        assert len(owner.errors) == fails
+
+    for fails in (False, True):
+        asyncio.run(check(fails))
 
 
 def test_an_append_waits_for_the_flight_before_it() -> None:
@@ -89,7 +112,7 @@ def test_an_append_waits_for_the_flight_before_it() -> None:
         assert (log.end_offset, log.staged_end) == (4, 5)
         await landing(tower)
         log.publish()
-        assert tower.took_off_count == 3 and log.end_offset == 5
+        assert tower.took_off_count == 2 and log.end_offset == 5
         return log
 
     log = asyncio.run(check())
@@ -128,13 +151,12 @@ def test_a_flight_that_fails_takes_all_that_was_staged_with_it() -> None:
     async def check() -> Log:
         log, disk, tower = flying_log()
         put(log, batch())
-        size, owners = log.active.size, [Owner(), Owner()]
+        size, owner = log.active.size, Owner()
         disk.capacity = disk.used + 500
-        append(log, batch(), owners[0])
-        append(log, large(), owners[1])
+        append(log, large(), owner)
         with pytest.raises(OSError):
             log.publish()
-        assert [[error.error for error in owner.errors] for owner in owners] == [[Error.KAFKA_STORAGE_ERROR]] * 2
+        assert [error.error for error in owner.errors] == [Error.KAFKA_STORAGE_ERROR]
         assert log.end_offset == log.staged_end == 1 and disk.size(log.active.path + ".log") == size
         disk.capacity = 1 << 40
         await landing(tower)
@@ -195,6 +217,70 @@ def test_a_flight_that_lands_after_a_failed_sync_is_not_believed() -> None:
     asyncio.run(check())
 
 
+def test_retention_does_not_take_what_is_in_flight() -> None:
+    """What it planned to delete was there before; what lands meanwhile is new, and nobody has seen it."""
+
+    async def check() -> None:
+        log, _, tower = flying_log(LogSettings(retention_ms=1000))
+        put(log, batch(timestamp=NOW_MS - 5000))
+        append(log, large())
+        await cleaning.perform(log, cleaning.plan(log, NOW_MS, log.end_offset))
+        await landing(tower)
+        assert (log.start_offset, log.end_offset) == (0, 2)
+
+    asyncio.run(check())
+
+
+def test_a_sync_does_not_vouch_for_a_cut_that_came_after_it_began() -> None:
+    """A write that fails during the sync is cut off, and the cut is not on disk: the segment must be looked at again."""
+
+    async def check() -> None:
+        log, disk, _ = flying_log()
+        put(log, batch())
+        disk.capacity = disk.used + 500
+        settling = asyncio.create_task(log.settle())
+        await asyncio.sleep(0)
+        append(log, large())
+        with pytest.raises(OSError):
+            log.publish()
+        await settling
+        assert log.refused == 1 and log.recovery_point == 0
+        await log.flush()
+        await log.settle()
+        assert log.recovery_point == log.end_offset == 1
+
+    asyncio.run(check())
+
+
+class Torn(Exception):
+    """Whatever a thread may end with that no disk says."""
+
+
+@pytest.mark.parametrize("kind", ["small", "middle", "large"])
+def test_a_write_that_ends_in_no_known_way_is_taken_back(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes must not stay behind as staged: what comes next would be written in front of them."""
+
+    async def check() -> Log:
+        log, _, tower = flying_log()
+        put(log, batch())
+        file, owner = log.active.open(), Owner()
+        monkeypatch.setattr(type(file), "write_at", torn)
+        with pytest.raises((Torn, OSError)):  # at once, or with the publish
+            append(log, {"small": batch(), "middle": batch(value=bytes(800)), "large": large()}[kind], owner)
+            log.publish()
+        monkeypatch.undo()
+        assert log.end_offset == log.staged_end == 1 and not log.is_flying
+        assert append(log, batch()) == 1
+        log.publish()
+        await landing(tower)
+        return log
+
+    def torn(self: object, position: int, parts: Sequence[Bytes]) -> None:
+        raise Torn
+
+    assert offsets(read_batches(asyncio.run(check()), 0)) == [0, 1]
+
+
 class HeldFile(RealFile):
     """Writes of records wait for a sign."""
 
@@ -225,6 +311,60 @@ def test_the_loop_goes_on_while_a_thread_writes(tmp_path: Path) -> None:
         return log
 
     assert offsets(read_batches(asyncio.run(check()), 0)) == [0]
+
+
+def test_a_flight_that_lands_while_the_node_stops_is_published_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs are closed off the loop; were the flight still under way then, the loop would publish at the same time."""
+    publishing: list[int] = []
+    publish = Log.publish
+
+    def noted(self: Log) -> None:
+        if self.staged_end > self.end_offset:
+            publishing.append(threading.get_ident())
+        publish(self)
+
+    async def check() -> Directories:
+        directories = Directories(HeldDisk(), [str(tmp_path)], 1, lambda: NOW_MS, random.Random(1))
+        HeldFile.sign.set()
+        directories.open()
+        log = await directories.log("topic", 0, bytes(15) + b"\7", LogSettings(), bytes(16))
+        Tower(log)
+        HeldFile.sign.clear()
+        append(log, batch(value=bytes(FLIES_FROM)))
+        threading.Timer(0.1, HeldFile.sign.set).start()
+        await directories.close(1)
+        await asyncio.sleep(0.05)
+        return directories
+
+    monkeypatch.setattr(Log, "publish", noted)
+    log = asyncio.run(check()).all[0].logs["topic", 0]
+    assert publishing == [threading.get_ident()]
+    assert log.is_settled and reopen(log).end_offset == 1
+
+
+def test_without_a_thread_the_write_is_done_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor that can start no thread says so, but keeps the work: whoever comes later must not do it again."""
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def check() -> Log:
+        log = make_log(RealDisk(), LogSettings(), str(tmp_path / "topic-0"))
+        tower = Tower(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            append(log, batch(value=bytes(FLIES_FROM)))
+        await landing(tower)
+        await log.truncate_to(0)
+        append(log, batch(value=b"\1" * FLIES_FROM))
+        await landing(tower)
+        return log
+
+    log = asyncio.run(check())
+    assert log.end_offset == 1
+    assert offsets(read_batches(reopen(log, clean=False), 0)) == [0]
 
 
 def test_what_flies_lies_in_no_buffer_that_connections_share() -> None:

@@ -99,3 +99,86 @@ def test_a_sync_that_cannot_begin_is_told_and_tried_again(monkeypatch: pytest.Mo
         assert log.synced_end == 6
 
     run(scenario())
+
+
+def flying() -> tuple[Partition, SimDisk]:
+    disk = SimDisk(latency_s=0.01)
+    disk.copies_below = disk.flies_from = 1000
+    return leading(make_log(disk, LogSettings())), disk
+
+
+def large() -> Any:
+    return batch(value=bytes(2000))
+
+
+async def landing(partition: Partition) -> None:
+    while partition.log.is_flying:
+        await asyncio.sleep(0.001)
+
+
+def test_an_epoch_begins_behind_what_flies() -> None:
+    """TRAP-14: a batch that is on its way to the file belongs to the epoch it was accepted in."""
+
+    async def scenario() -> None:
+        partition, _ = flying()
+        append(partition, large())
+        partition.write()
+        partition.lead(1, (ME,))
+        append(partition)
+        partition.write()
+        assert partition.log.epochs.entries == [(0, 0), (1, 1)]
+
+    run(scenario())
+
+
+def test_nothing_is_acknowledged_before_it_is_in_the_file() -> None:
+    """A small batch is acknowledged with the turn it came in, even if a large one came behind it."""
+
+    async def scenario(fails: bool) -> None:
+        partition, disk = flying()
+        if fails:
+            disk.capacity = disk.used + 500
+        answer = append(partition)
+        assert partition.acknowledges_on_write
+        try:
+            append(partition, large())
+        except KafkaError:
+            assert fails
+        partition.write()  # and now its reply leaves
+        assert partition.log.end_offset == (0 if fails else 3)
+        assert (answer.error is not None) == fails
+
+    run(scenario(fails=False))
+    run(scenario(fails=True))
+
+
+def test_what_is_written_is_seen_while_the_next_write_goes_on() -> None:
+    """Whoever waits for one flight does not wait for all that follow it."""
+
+    async def scenario() -> None:
+        partition, _ = flying()
+        append(partition, large())
+        first = asyncio.ensure_future(partition.acknowledged(1, 1.0))
+        await asyncio.sleep(0)
+        append(partition, large())
+        assert partition.log.is_flying
+        partition.write()
+        await first
+        assert partition.log.is_flying and partition.high_watermark.value == 1
+        await landing(partition)
+
+    run(scenario())
+
+
+def test_a_flight_is_waited_for_however_little_time_a_client_gives() -> None:
+    """A write on the loop could not be too late either: nobody is told to send again what lies in the file."""
+
+    async def scenario() -> None:
+        partition, _ = flying()
+        append(partition, large())
+        waiting = asyncio.ensure_future(partition.acknowledged(1, 0.0))
+        await landing(partition)
+        partition.write()
+        await waiting
+
+    run(scenario())

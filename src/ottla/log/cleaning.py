@@ -1,7 +1,8 @@
 """Retention: which whole segments are too old, too many, or below the log start. First a plan, then the doing.
 
 Age is the largest record timestamp of a segment, never the file's: records from the future pin their segment. Nothing at or
-above the high watermark is taken. The active segment counts too: if it is due and not empty, an empty one is begun first.
+above the high watermark is taken, nor what is on its way to the file. The active segment counts too: if it is due and not
+empty, an empty one is begun first.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _leading(log: Log, high_watermark: int, is_due: Callable[[int], bool]) -> in
     segments = log.segments
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)
-        end = log.end_offset if is_last else segments[number + 1].base
+        end = log.staged_end if is_last else segments[number + 1].base
         if end > high_watermark or (is_last and not segment.size) or not is_due(number):
             return number
     return len(segments)

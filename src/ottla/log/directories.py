@@ -199,4 +199,6 @@ def _take_if_room(ballast: Ballast) -> bool:
 async def _settle_in_turn(logs: list[Log]) -> None:
     while logs:
         with contextlib.suppress(OSError, KafkaError):  # the log remembers that it failed; then there is no clean mark
-            await logs.pop().settle()
+            log = logs.pop()
+            log.publish()  # here, and not where it is closed: when a flight lands, the loop publishes too
+            await log.settle()

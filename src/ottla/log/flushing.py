@@ -79,7 +79,8 @@ class Flusher:
             log.unsynced = [segment for segment in log.unsynced if segment not in covered.closed]
             if log.cuts == covered.cuts:
                 log.synced_end = max(log.synced_end, covered.end)
-                log.recovery_point = max(log.recovery_point, covered.recovery_point)
+                if not log.refused:  # else a cut came meanwhile, and is not on disk
+                    log.recovery_point = max(log.recovery_point, covered.recovery_point)
         finally:
             self._running = None
             waiters, self._waiters = self._waiters, []

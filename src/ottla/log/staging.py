@@ -191,7 +191,7 @@ class Staging:
     def wait_for_landing(self) -> None:
         """Return when no write is under way. How it went is for `publish` to find out."""
         if self._flight is not None:
-            with suppress(OSError):
+            with suppress(Exception):
                 self._flight.finish()
 
     # -- publish
@@ -211,8 +211,8 @@ class Staging:
                 segment.file.write_at(segment.size, (self._staged,))
             if producers.events:
                 self._write_aborted(segment)
-        except OSError as error:
-            self._discard(error)
+        except Exception as error:
+            self._discard(error)  # whatever it was: else what comes next could be written in front of it
             raise
         segment.used = True
         position = segment.size
@@ -260,6 +260,10 @@ class Staging:
     def _land(self, flight: Flight) -> None:
         try:
             flight.finish()
+        except OSError:
+            raise
+        except Exception as error:  # no memory in its thread, say
+            raise OSError(EIO, f"the write ended with {error!r}", self.directory) from error
         finally:
             self._flight = None
             self._aim_size()
@@ -278,7 +282,7 @@ class Staging:
                 file.truncate(end)
                 raise
 
-    def _discard(self, error: OSError) -> None:
+    def _discard(self, error: Exception) -> None:
         """The write failed. Cut the file back (or, if even that fails, before the next write) and forget what was staged."""
         segment = self._active
         batches, self._batches = self._batches, []
@@ -303,13 +307,15 @@ class Staging:
             if owner is not None:
                 owner.fail(storage_error(error))
 
-    def _take_off(self, tower: Tower) -> None:
+    def _take_off(self, large: Bytes, tower: Tower) -> None:
+        """Begin to write this one batch, which is all that is staged: replies to what was staged before it would leave at
+        the end of this turn, and not wait for a landing."""
         try:
             file = self._ready_file()
         except OSError as error:
             self._discard(error)
             raise storage_error(error)
-        self._flight = self.disk.begin(file.write_at, self._active.size, self._parts(), over=tower.landed)
+        self._flight = self.disk.begin(file.write_at, self._active.size, (large,), over=tower.landed)
         self._roll_size = IN_FLIGHT
         tower.took_off()
 

@@ -2,7 +2,7 @@
 
 Everything that arrives in one turn of the loop is staged by `append`, and one `publish` (next door, in `staging`) writes it.
 A batch below 16 KiB is copied when it is staged, because the buffer it came in is reused. A larger one is written from where
-it lies, together with whatever was staged before it: at once, or from 256 KiB on in a flight.
+it lies, together with whatever was staged before it; or, from 256 KiB on and if nothing was, in a flight.
 
 Batches of clients get their offsets here, and so do those of this broker's coordinators; what comes from a leader or from the
 metadata quorum has them already.
@@ -159,12 +159,12 @@ class Writer(Staging):
         piece: Bytes = bytearray(data) if data.readonly else data
         _stamp(piece, 0, first, length, leader_epoch)
         self._large = piece
-        if length < self.disk.flies_from or self.tower is None:
+        if length < self.disk.flies_from or self.tower is None or self._batches:
             self._batches.append((last, length + 12, max_timestamp, None))
             self._publish_or_refuse()
         else:
             self._batches.append((last, length + 12, max_timestamp, owner))
-            self._take_off(self.tower)
+            self._take_off(piece, self.tower)
 
     def _begin_epoch(self, leader_epoch: int) -> None:
         """The rare part of an append: the first one of a leadership, or one to a log whose disk failed."""

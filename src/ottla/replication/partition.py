@@ -106,6 +106,7 @@ class Partition:
         """Be the leader in `leader_epoch`, which begins behind everything that was accepted in the one before."""
         if leader_epoch > self.leader_epoch:
             if self._dirty:
+                self.log.wait_for_landing()
                 self.write()
             self.log.begin_epoch(leader_epoch)
             self._renew_watermark()
@@ -183,13 +184,13 @@ class Partition:
     def landed(self) -> None:
         self._flying = self.log.is_flying  # somebody in need may have landed it, and the next one is on its way
         self._settle_acknowledging()
-        if not self._flying:
-            self._mark_dirty(self)
+        self._mark_dirty(self)
 
     def write(self) -> None:
         """The tick: everything staged goes to the file in one write, then the watermark follows. A write that is under way
         is left alone; it brings us back here when it has landed."""
         if self._flying and self.log.is_flying:
+            self._advance()  # to where the one before it ended
             return
         self._dirty = False
         try:
@@ -235,8 +236,11 @@ class Partition:
             self._syncing = False
 
     async def acknowledged(self, offset: int, seconds: float) -> None:
-        """Return when everything below `offset` is as safe as this partition promises; TimeoutError if that takes longer."""
-        await self.high_watermark.reaches(offset, seconds)
+        """Return when everything below `offset` is as safe as this partition promises; TimeoutError if that takes longer.
+
+        A flight is waited for without a limit, as any write is: its records may be in the file already, and who was told
+        to try again would send them twice."""
+        await self.high_watermark.reaches(offset, None if self._flying else seconds)
 
     # --- reading
 

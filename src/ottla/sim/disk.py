@@ -173,7 +173,7 @@ class SimFlight:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call: Callable[[], None] | None = call
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self.is_over = False
 
     def happen(self) -> None:
@@ -181,7 +181,7 @@ class SimFlight:
         if call is not None:
             try:
                 call()
-            except OSError as error:
+            except Exception as error:
                 self._error = error
 
     def finish(self) -> None:
