@@ -390,6 +390,19 @@ async def test_a_codec_that_does_not_exist(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_transaction_that_nobody_could_end_is_not_begun(tmp_path: Path) -> None:
+    """It would hide all later records from readers of committed ones. Without a producer there is nothing to end."""
+    begun = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        answer = await client.produce("t", begun, transactional_id="x")
+        assert answer.error_code == Error.NOT_ENOUGH_REPLICAS.code
+        assert (await client.produce("t", batch(b"v", transactional=True), transactional_id="x")).error_code == 0
+        assert (await client.fetch("t", 0, isolation_level=1)).last_stable_offset == 1
+
+
+@on_loop
 async def test_a_corrupt_batch_beside_one_in_a_transaction_is_refused_alone(tmp_path: Path) -> None:
     """As Apache 4.3.1 answers: it looks at all batches only up to the first one in a transaction."""
     inside = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)

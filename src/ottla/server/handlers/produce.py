@@ -29,6 +29,7 @@ from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
+from ottla.wire.records import look
 from ottla.world import Bytes
 
 TopicAnswer = ProduceResponse.Topic
@@ -405,7 +406,7 @@ def _checked(part: Part, version: int) -> memoryview:
 
 def _check_transaction(part: Part) -> None:
     """Only a coordinator could vouch for a transaction, and nobody else could end it: it would stay open for ever."""
-    if _is_transactional(part):
+    if _is_transactional(part) and look(part.records).producer_id >= 0:
         raise KafkaError(Error.NOT_ENOUGH_REPLICAS, "there is no transaction coordinator")
 
 
