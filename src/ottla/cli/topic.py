@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import base64
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
 from ottla.cli.options import add_bootstrap, add_json, cluster_of, pairs
 from ottla.cli.text import compact, table
+from ottla.wire.ids import uuid_text
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin, Setting, TopicInfo
@@ -95,7 +95,7 @@ async def _create(admin: Admin, args: argparse.Namespace) -> None:
             raise
         counts = {"partitions": made.num_partitions, "replication_factor": made.replication_factor}
         text = f"created {name}: partitions {made.num_partitions}, copies {made.replication_factor}"
-        _say(args, {"topic": name, "created": True, "id": id_text(made.topic_id), **counts}, text)
+        _say(args, {"topic": name, "created": True, "id": uuid_text(made.topic_id), **counts}, text)
 
 
 async def _list(admin: Admin, args: argparse.Namespace) -> None:
@@ -137,7 +137,7 @@ def _as_json(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[
         partitions.append({**partition._asdict(), "begin_offset": begin, "end_offset": end})
     return {
         "topic": topic.name,
-        "id": id_text(topic.topic_id),
+        "id": uuid_text(topic.topic_id),
         "internal": topic.is_internal,
         "configs": {setting.name: setting.value for setting in settings},
         "partitions": partitions,
@@ -145,7 +145,7 @@ def _as_json(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[
 
 
 def _as_text(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[int, int]]) -> str:
-    head = f"{topic.name}  id {id_text(topic.topic_id)}  partitions {len(topic.partitions)}"
+    head = f"{topic.name}  id {uuid_text(topic.topic_id)}  partitions {len(topic.partitions)}"
     lines = [f"  {setting.name}={setting.value}  ({setting.source})" for setting in settings]
     rows: list[tuple[object, ...]] = [("  partition", "leader", "replicas", "in sync", "begin", "end")]
     for partition in topic.partitions:
@@ -185,8 +185,3 @@ async def _delete(admin: Admin, args: argparse.Namespace) -> None:
 
 def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:
     print(compact(as_json).decode() if args.json else text)
-
-
-def id_text(topic_id: bytes) -> str:
-    """As Kafka writes ids."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

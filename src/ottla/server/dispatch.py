@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.server.context import Context
 from ottla.server.refusals import answering
 from ottla.wire.codec import Malformed, decoder
-from ottla.wire.frames import read_request_header
+from ottla.wire.frames import API_VERSIONS, read_request_header
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.server")
 
-API_VERSIONS_KEY = 18
 # Only records are large. Any other request of this size would be hundreds of thousands of names or numbers, each of them an
 # object: it could hold up the loop for seconds.
 PLAIN_BYTES_MAX = 4 * 1024 * 1024
@@ -218,6 +217,6 @@ def _check_large(frame: memoryview) -> None:
 
 def _as_oldest(handler: Handler, version: int) -> Any:
     """KIP-511: ApiVersions of a version we do not know is answered as version 0, which every client can read."""
-    if handler.key != API_VERSIONS_KEY:
+    if handler.key != API_VERSIONS:
         raise Malformed(f"{handler.name} version {version} is not supported")
     return handler.request()

@@ -46,11 +46,11 @@ from ottla.server.sessions import Sessions
 from ottla.server.tick import Tick
 from ottla.server.upkeep import Upkeep
 from ottla.wire.errors import KafkaError
+from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.produce import ProduceRequest
 from ottla.world import World
 
 log = logging.getLogger("ottla.node")
-
-PRODUCE_KEY, FETCH_KEY = 0, 1
 
 # Importing a family of handlers enters it into the table that everybody reads.
 FAMILIES = (api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics)
@@ -234,8 +234,8 @@ class Node:
         measures.metadata_snapshot.read = lambda: quorum.store.snapshot_end
         measures.active_controller.read = lambda: 1
         measures.connections.read = lambda: (((each.name,), len(each.connections)) for each in self.listeners)
-        measures.waiting_produces.read = lambda: self._unanswered(PRODUCE_KEY)
-        measures.waiting_fetches.read = lambda: self._unanswered(FETCH_KEY)
+        measures.waiting_produces.read = lambda: self._unanswered(ProduceRequest.key)
+        measures.waiting_fetches.read = lambda: self._unanswered(FetchRequest.key)
         self._declare_partition_readings()
         self._declare_disk_readings()
 

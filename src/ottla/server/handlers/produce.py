@@ -29,7 +29,7 @@ from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
-from ottla.wire.records import look
+from ottla.wire.records import HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT, look
 from ottla.world import Bytes
 
 TopicAnswer = ProduceResponse.Topic
@@ -50,13 +50,10 @@ Part = ProduceRequest.Topic.Partition
 
 # Length, magic and attributes of the first batch in some records.
 _glance = Struct(">8xi4xb4xh").unpack_from
-PREFIX_BYTES = 12
 LENGTH_MAX = 2**31 - 1 - PREFIX_BYTES
 MAGIC_AT = 16
 OLDEST_RECORD_BYTES = 14
-TRANSACTIONAL = 16
 ZSTD, ZSTD_SINCE = 4, 7
-HEADER_BYTES = 61
 # How compressed records begin, by codec; snappy has no mark of its own.
 MARKS = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
 # With these Kafka does not say where the log starts.
@@ -110,7 +107,9 @@ def is_usual(request: ProduceRequest, version: int) -> bool:
                 length, magic, attributes = _glance(records)
                 if magic != 2 or length + PREFIX_BYTES != len(records):
                     return False
-                if attributes and (attributes & TRANSACTIONAL or not _begins_as_said(records, attributes & 7, version)):
+                if attributes and (
+                    attributes & TRANSACTIONAL_BIT or not _begins_as_said(records, attributes & 7, version)
+                ):
                     return False
     except (StructError, TypeError):
         return False
@@ -374,7 +373,7 @@ def _has_unknown_codec(part: Part) -> bool:
 
 def _is_transactional(part: Part) -> bool:
     batch = _first_batch(part.records)
-    return batch is not None and batch[MAGIC_AT] == 2 and len(batch) > 22 and bool(batch[22] & TRANSACTIONAL)
+    return batch is not None and batch[MAGIC_AT] == 2 and len(batch) > 22 and bool(batch[22] & TRANSACTIONAL_BIT)
 
 
 def _first_batch(data: Bytes | None) -> memoryview | None:
