@@ -37,13 +37,13 @@ REPLICA_STATE_SINCE = 15
 
 @serves(FetchRequest, versions="4-18", guarded=False)
 async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
-    if request.isolation_level not in ISOLATION_LEVELS:
-        return _failed(request, ctx.version)
     try:
         plan = ctx.node.sessions.plan(request, ctx.version)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading = Reading(plan, request, ctx)
+    if request.isolation_level not in ISOLATION_LEVELS and reading.has_something_to_read():
+        return _failed(request, ctx.version)
     await reading.read()
     if not reading.is_enough() and request.max_wait_ms > 0:
         await Parked(reading).wait(request.max_wait_ms / 1000)
@@ -95,6 +95,11 @@ class Reading:
         self.answers: dict[Key, Answer] = {}
         self.bytes_read = 0
         self.urgent = False
+
+    def has_something_to_read(self) -> bool:
+        """Whether any of the partitions is there."""
+        hosted = ((self.replicas.hosted(wanted.topic), wanted.index) for wanted in self.plan.wanted.values())
+        return any(topic is not None and index in topic.partitions for topic, index in hosted)
 
     def is_enough(self) -> bool:
         return self.urgent or self.bytes_read >= self.min_bytes
