@@ -14,7 +14,7 @@ from ottla.metadata.controller import delete_topics
 from ottla.wire.errors import Error
 from ottla.wire.records import crc_ok
 from ottla.world import FLIES_FROM, Bytes, RealDisk, RealFile
-from served import Served, batch, heads, produce_request, serving, values
+from served import Served, batch, fetch_request, heads, produce_request, serving, values
 
 SIZES = (300_000, 301_000, 600_000, 900_000)
 
@@ -84,6 +84,23 @@ async def test_what_is_being_written_outlives_the_connection_it_came_by(tmp_path
                 await asyncio.sleep(0.001)
             client.close()
         assert await everything(served) == sent
+
+
+@on_loop
+async def test_only_who_wrote_it_waits_for_it(tmp_path: Path) -> None:
+    """A client that does not wait for its answer reads what it wrote; others read what is there and are not held up."""
+    async with serving(tmp_path, disk=SlowDisk(0.5)) as served:
+        await served.topic("t")
+        writer, other = await served.connect(1 << 22), await served.connect()
+        writer.send(produce_request("t", {0: batch(value(0))}), 9)
+        while not served.partition("t").log.is_flying:
+            await asyncio.sleep(0.001)
+        before = await other.fetch("t", 0, max_wait_ms=0)
+        assert served.partition("t").log.is_flying and before.high_watermark == 0
+        writer.send(fetch_request("t", {0: 0}, max_wait_ms=0), 12)
+        await writer.receive()
+        fetched = (await writer.receive()).responses[0].partitions[0]
+        assert values(fetched.records) == [value(0)]
 
 
 @on_loop

@@ -227,9 +227,8 @@ class Partition:
         except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", self.log.name, error)
             self.high_watermark.close(error)
-        except (
-            OSError
-        ) as error:  # no descriptor left, say: nothing was synced, nothing is broken, the next write tries again
+        except OSError as error:
+            # No descriptor left, say: nothing was synced and nothing is broken, the next write tries again.
             log_.error("%s: could not begin to sync, those who wait are refused: %s", self.log.name, error)
             self.high_watermark.dismiss(self.log.synced_end, storage_error(error))
         finally:
