@@ -71,6 +71,7 @@ OF_ONE_NODE = {
     "controller.quorum.bootstrap.servers",
 }
 
+SETTLING_S = 3.0
 PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC = "odd-plain", "odd-compacted", "__consumer_offsets"
 # Stand-ins for topic ids; each side puts in its own.
 PLAIN_ID, COMPACTED_ID, UNKNOWN_ID = uuid.UUID(int=0xA1), uuid.UUID(int=0xA2), uuid.UUID(int=0xA3)
@@ -152,7 +153,7 @@ class Peer:
         found = self.ask(
             metadata(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
         )
-        self.names = {topic.topic_id: topic.name for topic in found.topics}
+        self.names = {topic.topic_id: topic.name for topic in found.topics if topic.error_code.name == "none"}
         real = {name: topic_id for topic_id, name in self.names.items()}
         self.ids = {
             stand_in: real[name]
@@ -274,10 +275,19 @@ def compare(request: Any, peers: tuple[Peer, Peer], settle: bool) -> str | None:
     for peer in peers:
         answers.append(comparable(peer.ask(request), peer))
     if settle:
-        time.sleep(0.1)
+        settled(peers)
+    return difference(*answers)
+
+
+def settled(peers: tuple[Peer, Peer]) -> None:
+    """Wait until both know the same topics. Apache answers before a topic that a request made is everywhere."""
+    deadline = time.monotonic() + SETTLING_S
+    while time.monotonic() < deadline:
         for peer in peers:
             peer.learn_topics()
-    return difference(*answers)
+        if sorted(peers[0].names.values()) == sorted(peers[1].names.values()):
+            return
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
