@@ -2,10 +2,21 @@
 
 from types import ModuleType
 
-from ottla.wire.messages import cluster, fetch, metadata, offsets, produce, settings, topics, transactions
+from ottla.wire.messages import (
+    cluster,
+    commits,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    settings,
+    topics,
+    transactions,
+)
 from ottla.wire.schema import Layout
 
-FAMILIES = (produce, fetch, offsets, metadata, topics, settings, transactions, cluster)
+FAMILIES = (produce, fetch, offsets, metadata, topics, settings, transactions, cluster, groups, commits)
 
 
 def _by_key(families: tuple[ModuleType, ...], ending: str) -> dict[int, Layout]:
