@@ -7,8 +7,10 @@ from ottla.wire.messages import (
     commits,
     fetch,
     groups,
+    membership,
     metadata,
     offsets,
+    placement,
     produce,
     settings,
     topics,
@@ -16,7 +18,20 @@ from ottla.wire.messages import (
 )
 from ottla.wire.schema import Layout
 
-FAMILIES = (produce, fetch, offsets, metadata, topics, settings, transactions, cluster, groups, commits)
+FAMILIES = (
+    produce,
+    fetch,
+    offsets,
+    metadata,
+    topics,
+    settings,
+    transactions,
+    cluster,
+    groups,
+    commits,
+    placement,
+    membership,
+)
 
 
 def _by_key(families: tuple[ModuleType, ...], ending: str) -> dict[int, Layout]:

@@ -40,6 +40,34 @@ class ApiVersionsResponse(Message, key=18, versions="0-4", flexible="3+"):
     zk_migration_ready: boolean = v("3+", tag=3)
 
 
+class UpdateFeaturesRequest(Message, key=57, versions="0-2", flexible="0+"):
+    """Changes levels of features (KIP-584). Version 1 tells kinds of downgrades apart and can only try (KIP-778)."""
+
+    class Update(Struct):
+        feature: string = v("0+")
+        max_version_level: int16 = v("0+")  # 0: the feature is switched off
+        allow_downgrade: boolean = v("0")
+        upgrade_type: int8 = v("1+", 1)  # 1 upgrade, 2 safe downgrade, 3 unsafe downgrade
+
+    timeout_ms: int32 = v("0+", 60000)
+    feature_updates: list[Update] = v("0+")
+    validate_only: boolean = v("1+")
+
+
+class UpdateFeaturesResponse(Message, key=57, versions="0-2", flexible="0+"):
+    """All changed, or none. Version 2 has one error for all (KIP-1022)."""
+
+    class Result(Struct):
+        feature: string = v("0+")
+        error_code: int16 = v("0+")
+        error_message: string | None = v("0+", None, nullable="0+")
+
+    throttle_time_ms: int32 = v("0+")
+    error_code: int16 = v("0+")
+    error_message: string | None = v("0+", None, nullable="0+")
+    results: list[Result] = v("0-1")
+
+
 class DescribeClusterRequest(Message, key=60, versions="0-2", flexible="0+"):
     """Asks for the nodes of the cluster (KIP-700).
 

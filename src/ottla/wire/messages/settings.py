@@ -103,3 +103,21 @@ class IncrementalAlterConfigsResponse(Message, key=44, versions="0-1", flexible=
 
     throttle_time_ms: int32 = v("0+")
     responses: list[Resource] = v("0+")
+
+
+class ListConfigResourcesRequest(Message, key=74, versions="0-1", flexible="0+"):
+    """Asks what there is that has settings. Version 0 knows client metrics subscriptions only (KIP-714), 1 all (KIP-1142)."""
+
+    resource_types: list[int8] = v("1+")  # none: all of them
+
+
+class ListConfigResourcesResponse(Message, key=74, versions="0-1", flexible="0+"):
+    """Names and types."""
+
+    class Resource(Struct):
+        resource_name: string = v("0+")
+        resource_type: int8 = v("1+", 16)
+
+    throttle_time_ms: int32 = v("0+")
+    error_code: int16 = v("0+")
+    config_resources: list[Resource] = v("0+")
