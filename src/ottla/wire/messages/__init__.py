@@ -5,6 +5,7 @@ from types import ModuleType
 from ottla.wire.messages import (
     cluster,
     commits,
+    credentials,
     fetch,
     groups,
     membership,
@@ -12,6 +13,7 @@ from ottla.wire.messages import (
     offsets,
     placement,
     produce,
+    quotas,
     settings,
     topics,
     transactions,
@@ -31,6 +33,8 @@ FAMILIES = (
     commits,
     placement,
     membership,
+    quotas,
+    credentials,
 )
 
 
