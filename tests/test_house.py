@@ -43,7 +43,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
     },
     "sim": {"wire", "world", "config", "log", "client", "server"},
-    "cli": {"wire", "world", "config", "client", "server", "sim", "log", "metadata"},
+    "cli": {
+        "wire",
+        "world",
+        "properties",
+        "config",
+        "client",
+        "server",
+        "sim",
+        "log",
+        "raft",
+        "metadata",
+        "coordination",
+    },
 }
 
 QUIET = {"wire", "raft", "metadata", "coordination", "balance"}

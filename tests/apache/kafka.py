@@ -88,7 +88,7 @@ def run_tool(
 ) -> str:
     """Runs one of Kafka's tools to its end; what it wrote to its standard output."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    logging = _logging_file("ERROR")
+    logging = logging_file("ERROR")
     done = subprocess.run(
         java(main_class, *arguments, jars=jars, logging=logging),
         input=data or b"",
@@ -128,7 +128,7 @@ class Apache(Server):
         super().launch()
 
     def command(self) -> list[str]:
-        return java("kafka.Kafka", str(self.properties), flags=self.flags, logging=_logging_file("WARN"))
+        return java("kafka.Kafka", str(self.properties), flags=self.flags, logging=logging_file("WARN"))
 
     def format(self) -> None:
         """Prepares an empty directory as `kafka-storage format --standalone` does."""
@@ -147,7 +147,7 @@ class Apache(Server):
         self.properties.write_text("\n".join(lines) + "\n")
 
 
-def _logging_file(level: str) -> Path:
+def logging_file(level: str) -> Path:
     """Log4j's configuration, made on first use beside the build's other leavings."""
     path = HERE.parent.parent / ".cache" / f"log4j2-{level.lower()}.properties"
     if not path.exists():

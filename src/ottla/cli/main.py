@@ -70,8 +70,8 @@ def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     return parser
 
 
-def guarded(run: Callable[[], int]) -> int:
-    """Run a verb; turn what may go wrong into one line and an exit code."""
+def guarded(run: Callable[[], int], name: str = "ottla: ", mistake_code: int = 2) -> int:
+    """Run a verb; turn what may go wrong into one line, led by the program's name, and an exit code."""
     try:
         code = run()
         sys.stdout.flush()
@@ -87,8 +87,8 @@ def guarded(run: Callable[[], int]) -> int:
         line = explain(error)
         if line is None:
             raise
-        print(f"ottla: {line}", file=sys.stderr)
-        return 2 if isinstance(error, Mistake) else 1
+        print(f"{name}{line}", file=sys.stderr)
+        return mistake_code if isinstance(error, Mistake) else 1
 
 
 def _end_at_once_if_told_again() -> None:

@@ -142,6 +142,14 @@ class Cluster:
                 reasons.append(f"{address_text(*address)} ({reason(error)})")
         raise Unreachable(f"no broker at {', '.join(reasons)}")
 
+    async def broker(self, node_id: int) -> Connection:
+        """A connection to one broker, by its number. KafkaError when the cluster has none of that number."""
+        if node_id not in self.brokers:
+            await self.metadata([])
+        if node_id not in self.brokers:
+            raise KafkaError(Error.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}")
+        return await self._connect(self.brokers[node_id])
+
     async def _connect(self, address: tuple[str, int]) -> Connection:
         async with self._opening.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)

@@ -1,0 +1,282 @@
+"""Options as most of Kafka's tools take them (jopt-simple's way), and the usage text they print.
+
+`--name value`, `--name=value` and `-name value` are the same. An option that needs an argument takes the next word,
+whatever it looks like. Names may not be shortened. What is wrong is told in jopt-simple's words, with exit code 1;
+Kafka prints a Java stack trace after some of them, we do not.
+
+    PARSER = Parser("This tool counts.", required("bootstrap-server", "The server to ask.", "host:port"), flag("all", "All."))
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run(PARSER, argv, _count)
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ottla.cli.kafka import KAFKA_VERSION
+from ottla.cli.kafka.columns import columns
+
+TYPE_CHECKING = False  # as in `typing`, which takes longer to load than this file
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Failed(Exception):
+    """The tool cannot do what it was asked; the message goes to standard error, and the exit code is 1."""
+
+
+class Usage(Failed):
+    """The options do not fit together: the usage text is printed behind the message."""
+
+
+class Ended(Exception):
+    """There is nothing left to do."""
+
+    def __init__(self, code: int = 0) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Option:
+    """One option. `kind` is None for a flag, else the Java name of its argument's type."""
+
+    def __init__(
+        self,
+        names: str | tuple[str, ...],
+        what: str,
+        kind: str | None = None,
+        described_as: str = "",
+        *,
+        default: object = None,
+        is_optional: bool = False,
+        is_required: bool = False,
+        separator: str = "",
+    ) -> None:
+        self.names = (names,) if isinstance(names, str) else names
+        self.what = what
+        self.kind = kind
+        self.described_as = described_as
+        self.default = default
+        # Whether the argument may be missing, and whether the option may.
+        self.is_optional = is_optional
+        self.is_required = is_required
+        self.separator = separator
+
+    @property
+    def name(self) -> str:
+        """The longest one, by which the option is known inside."""
+        return max(self.names, key=len)
+
+    def usage(self) -> tuple[str, str]:
+        names = ", ".join(("--" if len(name) > 1 else "-") + name for name in self.names)
+        open_, close = "[]" if self.is_optional else "<>"
+        inside = f"{self.kind}: {self.described_as}" if self.described_as else self.kind
+        default = "" if self.default is None else f" (default: {_java_text(self.default)})"
+        return f"{names} {open_}{inside}{close}" if self.kind else names, self.what + default
+
+
+def flag(names: str | tuple[str, ...], what: str) -> Option:
+    return Option(names, what)
+
+
+def takes(
+    names: str | tuple[str, ...],
+    what: str,
+    described_as: str = "",
+    *,
+    kind: str = "String",
+    default: object = None,
+    is_optional: bool = False,
+    separator: str = "",
+) -> Option:
+    """An option with an argument, by default a text."""
+    return Option(names, what, kind, described_as, default=default, is_optional=is_optional, separator=separator)
+
+
+def required(names: str | tuple[str, ...], what: str, described_as: str = "", *, kind: str = "String") -> Option:
+    return Option(names, what, kind, described_as, is_required=True)
+
+
+HELP = flag("help", "Print usage information.")
+VERSION = flag("version", "Display Kafka version.")
+
+
+class Parser:
+    """The options of one tool. `what` is what `--help` says before the list of them."""
+
+    def __init__(self, what: str, *options: Option) -> None:
+        self.what = what
+        self.options = (*options, HELP, VERSION)
+        self.by_name = {name: option for option in self.options for name in option.names}
+
+    def parse(self, argv: Sequence[str]) -> Options:
+        found = Options(self)
+        words = list(argv)
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                found.others += words
+                break
+            if len(word) > 1 and word.startswith("-"):
+                self._take(word, words, found)
+            else:
+                found.others.append(word)
+        found.check()
+        return found
+
+    def _take(self, word: str, words: list[str], found: Options) -> None:
+        name, equals, value = word.lstrip("-").partition("=")
+        option = self.by_name.get(name)
+        if option is None:
+            raise Failed(f"{name if word.startswith('--') else name[:1]} is not a recognized option")
+        if option.kind is None:
+            found.add(option, [])
+            return
+        if equals:
+            found.add(option, [value])
+        elif words and not (option.is_optional and words[0].startswith("-")):
+            found.add(option, [words.pop(0)])
+        elif option.is_optional:
+            found.add(option, [])
+        else:
+            raise Failed(f"Option {_name_list(option)} requires an argument")
+
+    def usage(self) -> str:
+        rows = sorted(option.usage() for option in self.options)
+        return columns([("Option", "Description"), ("------", "-----------"), *rows])
+
+
+class Options:
+    """What was given. Options are asked for by their longest name."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+        self.others: list[str] = []
+        self._given: dict[str, list[str]] = {}
+
+    def add(self, option: Option, values: Iterable[str]) -> None:
+        self._given.setdefault(option.name, []).extend(values)
+
+    def check(self) -> None:
+        if self.has("help") or self.has("version"):
+            return
+        missing = [option for option in self.parser.options if option.is_required and not self.has(option.name)]
+        if missing:
+            names = ", ".join(_name_list(option) for option in missing)
+            raise Failed(f"Missing required option(s) [{names}]")
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def values(self, name: str) -> list[str]:
+        """All of them, split where the option takes lists."""
+        option = self.parser.by_name[name]
+        given = self._given.get(name)
+        if given is None:
+            return [] if option.default is None else [str(option.default)]
+        if not option.separator:
+            return list(given)
+        return [part for value in given for part in value.split(option.separator)]
+
+    def value(self, name: str) -> str | None:
+        """The only one; the option's default where it was not given."""
+        found = self.values(name)
+        if len(found) > 1:
+            text = _name_list(self.parser.by_name[name])
+            raise Failed(f"Found multiple arguments for option {text}, but you asked for only one")
+        if not found:
+            default = self.parser.by_name[name].default
+            return None if default is None else str(default)
+        return found[0]
+
+    def text(self, name: str) -> str:
+        """The value of an option that is known to have one."""
+        return self.value(name) or ""
+
+    def number(self, name: str) -> int | None:
+        """The value of an option that takes a whole number."""
+        text = self.value(name)
+        if text is None:
+            return None
+        bits = 31 if self.parser.by_name[name].kind == "Integer" else 63
+        try:
+            number = int(text) if text.strip() == text and "_" not in text else None
+        except ValueError:
+            number = None
+        if number is None or not -(1 << bits) <= number < 1 << bits:
+            raise Failed(f"Cannot parse argument '{text}' of option {_name_list(self.parser.by_name[name])}")
+        return number
+
+    def require(self, *names: str) -> None:
+        for name in names:
+            if not self.has(name):
+                raise Usage(f'Missing required argument "[{_names(self.parser.by_name[name])}]"')
+
+    def forbid(self, used: str, *others: str) -> None:
+        """`used` cannot be together with any of the others."""
+        for other in others:
+            if self.has(used) and self.has(other):
+                first, second = (_names(self.parser.by_name[name]) for name in (used, other))
+                raise Usage(f'Option "[{first}]" can\'t be used with option "[{second}]"')
+
+
+def run(parser: Parser, argv: Sequence[str] | None, body: Callable[[Options], int | None]) -> int:
+    """Read the options and do the work; what goes wrong becomes a line on standard error and an exit code."""
+
+    def guided() -> int:
+        words = list(sys.argv[1:] if argv is None else argv)
+        try:
+            options = parser.parse(words)
+            if not words or options.has("help"):
+                raise Usage(parser.what)
+            if options.has("version"):
+                print(KAFKA_VERSION)
+                return 0
+            return body(options) or 0
+        except Usage as wrong:
+            print(f"{wrong}\n{parser.usage()}", file=sys.stderr)
+            return 1
+
+    return guarded(guided)
+
+
+def guarded(run_tool: Callable[[], int]) -> int:
+    """Run a tool; turn what may go wrong into one line and exit code 1, as Kafka's tools do."""
+    from ottla.cli.main import guarded as guarded_verb
+
+    def told() -> int:
+        try:
+            return run_tool()
+        except Ended as end:
+            return end.code
+        except Failed as failure:
+            print(failure, file=sys.stderr)
+            return 1
+        except Exception as error:
+            print(_plain(error), file=sys.stderr)
+            return 1
+
+    return guarded_verb(told, name="", mistake_code=1)
+
+
+def _plain(error: Exception) -> str:
+    """What the broker said, as Kafka's tools print it; anything else goes on to who knows it."""
+    from ottla.wire.errors import KafkaError
+
+    if not isinstance(error, KafkaError):
+        raise error
+    return error.message
+
+
+def _names(option: Option) -> str:
+    return ", ".join(option.names)
+
+
+def _name_list(option: Option) -> str:
+    """As jopt-simple names an option: several names stand in brackets."""
+    return option.name if len(option.names) == 1 else f"[{_names(option)}]"
+
+
+def _java_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
