@@ -12,8 +12,8 @@ draft, so a snapshot of a million records makes one picture, not a million.
 Inside a metadata transaction (KIP-868) a picture only collects records and is otherwise as it was before:
 `in_transaction` says so, and nobody publishes such a picture. The end of the transaction replays all of it at once.
 
-Records of kinds that nothing serves yet (access rules, passwords, quotas, tokens) are kept as they are, by key, so that
-a snapshot we write loses none of them.
+Records of kinds that nothing serves yet (access rules, tokens) are kept as they are, by key, so that a snapshot we write
+loses none of them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 Resource = tuple[int, str]
 FeatureRange = tuple[int, int]
+# Whom a limit is for: pairs of a type (user, client-id, ip) and a name, in the order of types; None is the default.
+QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
 class Partition(NamedTuple):
@@ -119,6 +121,15 @@ class Controller(NamedTuple):
     features: Mapping[str, FeatureRange]
 
 
+class Credential(NamedTuple):
+    """What is kept of one user's password for one mechanism; nobody can log in with it."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
 @dataclass(slots=True)
 class Delta:
     """What one batch changed. `partitions` holds every new or changed one, also those of `created` topics."""
@@ -130,6 +141,7 @@ class Delta:
     brokers: dict[int, Broker | None] = field(default_factory=dict)
     controllers: dict[int, Controller] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, dict[str, float | None]] = field(default_factory=dict)
 
     @classmethod
     def everything(cls, image: Image) -> Delta:
@@ -142,6 +154,7 @@ class Delta:
             brokers={**image.brokers},
             controllers={**image.controllers},
             features={**image.features},
+            quotas={entity: {**limits} for entity, limits in image.quotas.items()},
         )
 
 
@@ -162,6 +175,9 @@ class Image:
     # Names with `.` or `_`, under the name with `_` for both: they would share metric names, so only one may exist.
     alike: FrozenMap[str, tuple[str, ...]] = field(default_factory=FrozenMap)
     settings: FrozenMap[Resource, Mapping[str, str]] = field(default_factory=FrozenMap)
+    quotas: FrozenMap[QuotaEntity, Mapping[str, float]] = field(default_factory=FrozenMap)
+    # By user and mechanism.
+    credentials: FrozenMap[tuple[str, int], Credential] = field(default_factory=FrozenMap)
     next_producer_id: int = 0
     kept: FrozenMap[tuple[object, ...], Message] = field(default_factory=FrozenMap)
     transaction: tuple[Message, ...] | None = None
@@ -217,6 +233,8 @@ class Draft:
         self.topic_ids: dict[str, bytes | None] = {}
         self.alike: dict[str, tuple[str, ...] | None] = {}
         self.settings: dict[Resource, dict[str, str] | None] = {}
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.credentials: dict[tuple[str, int], Credential | None] = {}
         self.kept: dict[tuple[object, ...], Message | None] = {}
         self.next_producer_id = base.next_producer_id
         self.transaction: list[Message] | None = None if base.transaction is None else list(base.transaction)
@@ -253,6 +271,8 @@ class Draft:
             topic_ids=base.topic_ids.changed(self.topic_ids),
             alike=base.alike.changed(self.alike),
             settings=base.settings.changed({key: values or None for key, values in self.settings.items()}),
+            quotas=base.quotas.changed({entity: limits or None for entity, limits in self.quotas.items()}),
+            credentials=base.credentials.changed(self.credentials),
             next_producer_id=self.next_producer_id,
             kept=base.kept.changed(self.kept),
             transaction=None if self.transaction is None else tuple(self.transaction),
@@ -485,9 +505,19 @@ def _producer_ids(draft: Draft, record: r.ProducerIdsRecord) -> None:
     draft.next_producer_id = record.next_producer_id
 
 
-def _keep_quota(draft: Draft, record: r.ClientQuotaRecord) -> None:
-    entity = tuple(sorted((e.entity_type, e.entity_name or "", e.entity_name is None) for e in record.entity))
-    draft.kept["quota", entity, record.key] = None if record.remove else record
+def _quota(draft: Draft, record: r.ClientQuotaRecord) -> None:
+    entity = quota_entity((each.entity_type, each.entity_name) for each in record.entity)
+    own = draft.quotas.setdefault(entity, dict(draft.base.quotas.get(entity, {})))
+    draft.delta.quotas.setdefault(entity, {})[record.key] = None if record.remove else record.value
+    if record.remove:
+        own.pop(record.key, None)
+    else:
+        own[record.key] = record.value
+
+
+def quota_entity(named: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """The same entity however its types are ordered; of a type that is named twice the last name counts."""
+    return tuple(sorted(dict(named).items()))
 
 
 def _keep_access_rule(draft: Draft, record: r.AccessControlEntryRecord) -> None:
@@ -498,12 +528,13 @@ def _drop_access_rule(draft: Draft, record: r.RemoveAccessControlEntryRecord) ->
     draft.kept["access rule", record.id] = None
 
 
-def _keep_password(draft: Draft, record: r.UserScramCredentialRecord) -> None:
-    draft.kept["password", record.name, record.mechanism] = record
+def _credential(draft: Draft, record: r.UserScramCredentialRecord) -> None:
+    held = Credential(record.salt, record.stored_key, record.server_key, record.iterations)
+    draft.credentials[record.name, record.mechanism] = held
 
 
-def _drop_password(draft: Draft, record: r.RemoveUserScramCredentialRecord) -> None:
-    draft.kept["password", record.name, record.mechanism] = None
+def _remove_credential(draft: Draft, record: r.RemoveUserScramCredentialRecord) -> None:
+    draft.credentials[record.name, record.mechanism] = None
 
 
 def _keep_token(draft: Draft, record: r.DelegationTokenRecord) -> None:
@@ -533,11 +564,11 @@ REPLAY: dict[type[Message], Callable[[Draft, Any], None]] = {
     r.ConfigRecord: _config,
     r.FeatureLevelRecord: _feature_level,
     r.ProducerIdsRecord: _producer_ids,
-    r.ClientQuotaRecord: _keep_quota,
+    r.ClientQuotaRecord: _quota,
     r.AccessControlEntryRecord: _keep_access_rule,
     r.RemoveAccessControlEntryRecord: _drop_access_rule,
-    r.UserScramCredentialRecord: _keep_password,
-    r.RemoveUserScramCredentialRecord: _drop_password,
+    r.UserScramCredentialRecord: _credential,
+    r.RemoveUserScramCredentialRecord: _remove_credential,
     r.DelegationTokenRecord: _keep_token,
     r.RemoveDelegationTokenRecord: _drop_token,
     r.NoOpRecord: _nothing,

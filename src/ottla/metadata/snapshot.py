@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from ottla.metadata.decisions import Versioned
 from ottla.metadata.features import METADATA_VERSION, partition_version, register_broker_version
-from ottla.metadata.image import Broker, Controller, Image, Partition
+from ottla.metadata.image import Broker, Controller, Credential, Image, Partition, QuotaEntity
 from ottla.metadata.records import (
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -19,6 +20,7 @@ from ottla.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 
 
@@ -31,10 +33,12 @@ def records_of(image: Image) -> Iterator[Versioned]:
         yield _controller(image.controllers[controller_id]), 0
     yield from _topics(image)
     yield from _settings(image)
+    yield from _quotas(image)
     if image.next_producer_id:
         yield ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id), 0
     for key in sorted(image.kept, key=repr):
         yield image.kept[key], 0
+    yield from _credentials(image)
 
 
 def _features(image: Image) -> Iterator[Versioned]:
@@ -113,3 +117,33 @@ def _settings(image: Image) -> Iterator[Versioned]:
         values = image.settings[kind, name]
         for key in sorted(values):
             yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=values[key]), 0
+
+
+def _quotas(image: Image) -> Iterator[Versioned]:
+    for entity in sorted(image.quotas, key=repr):
+        limits = image.quotas[entity]
+        for key in sorted(limits):
+            yield quota_record(entity, key, limits[key]), 0
+
+
+def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
+    """One limit is so much, or, with None, is gone."""
+    named = [ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    return ClientQuotaRecord(entity=named, key=key, value=value or 0.0, remove=value is None)
+
+
+def _credentials(image: Image) -> Iterator[Versioned]:
+    for name, mechanism in sorted(image.credentials):
+        yield credential_record(name, mechanism, image.credentials[name, mechanism]), 0
+
+
+def credential_record(name: str, mechanism: int, held: Credential) -> UserScramCredentialRecord:
+    salt, stored_key, server_key, iterations = held
+    return UserScramCredentialRecord(
+        name=name,
+        mechanism=mechanism,
+        salt=salt,
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=iterations,
+    )
