@@ -1,0 +1,86 @@
+"""The groups of one partition of `__consumer_offsets`: what all who decide about them share.
+
+A group id names one group, whichever protocol it speaks: a *classic* one (`classic.py`: members choose a leader who divides
+the work) or a *consumer* one (`consumer.py`, KIP-848: the coordinator divides it). A group of one kind may become one of the
+other. Committed offsets (`offsets.py`) belong to a group id, also to one that nobody ever joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ottla.config import BrokerConfig
+from ottla.coordination.machine import Timers
+from ottla.coordination.offsets import Commit, Offsets
+from ottla.coordination.records import Record
+from ottla.metadata.image import Image
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import Chance
+
+CLASSIC, CONSUMER = "classic", "consumer"
+
+
+class Group(Protocol):
+    """What can be asked of a group of either kind. Checks raise the error that the client gets."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def kind(self) -> str:
+        """CLASSIC or CONSUMER: the type that ListGroups tells."""
+
+    @property
+    def protocol_type(self) -> str:
+        """What its members do together: "consumer", "connect", ...; empty while nobody has joined."""
+
+    @property
+    def state(self) -> str:
+        """The state as clients see it: Empty, Stable, PreparingRebalance, Assigning ..."""
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, version: int, is_transactional: bool
+    ) -> None:
+        """May this member commit offsets in this generation, or at this epoch?"""
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """May it ask for committed offsets?"""
+
+    def check_deletable(self) -> None:
+        """May the group be deleted?"""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Does a member read this topic, as far as anybody can know?"""
+
+    def may_expire(self) -> bool:
+        """May its offsets be forgotten at all, given the state it is in?"""
+
+    def expires_from_ms(self, commit: Commit) -> int:
+        """The time from which the retention of this offset counts."""
+
+    def tombstones(self) -> list[Record]:
+        """Records that end the group; its offsets not included."""
+
+
+class Groups:
+    """All groups of one partition, with their offsets and their alarms."""
+
+    def __init__(self, config: BrokerConfig, image: Callable[[], Image], chance: Chance) -> None:
+        self.config = config
+        self.chance = chance
+        self._image = image
+        self.by_id: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self.timers = Timers()
+
+    @property
+    def image(self) -> Image:
+        """The committed picture of the cluster."""
+        return self._image()
+
+    def find(self, group_id: str) -> Group:
+        """The group, or GROUP_ID_NOT_FOUND."""
+        group = self.by_id.get(group_id)
+        if group is None:
+            raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
