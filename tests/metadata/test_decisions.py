@@ -272,6 +272,7 @@ def test_bootstrap_finalises_what_is_served_inside_one_transaction() -> None:
         "BeginTransactionRecord",
         "FeatureLevelRecord",
         "FeatureLevelRecord",
+        "FeatureLevelRecord",
         "ConfigRecord",
         "EndTransactionRecord",
     ]

@@ -28,6 +28,7 @@ from ottla.metadata.records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import is_reserved
@@ -141,6 +142,14 @@ def begin_shutdown(image: Image, broker_id: int, rules: Rules) -> Decision[None]
     broker = _registered(image, broker_id)
     said = [] if broker.in_controlled_shutdown else [_changed(broker, in_controlled_shutdown=1)]
     return Decision([*said, *changes_for_broker(image, rules, gone=broker_id)], None)
+
+
+def unregister(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
+    """The broker is gone for good. What it held a copy of stays assigned to it until somebody reassigns it."""
+    broker = _registered(image, broker_id)
+    changes = changes_for_broker(image, rules, gone=broker_id)
+    record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return Decision([*changes, (record, 0)], None)
 
 
 def assign_directories(image: Image, broker_id: int, places: Mapping[tuple[bytes, int], bytes]) -> Decision[None]:

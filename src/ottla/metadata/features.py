@@ -11,6 +11,8 @@ from collections.abc import Mapping
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+# The consumer protocol of KIP-848 is served from level 1 on.
+GROUP_VERSION = "group.version"
 
 # 3.3-IV3, the oldest level that Apache Kafka 4 reads, and 4.3-IV0, the newest that its 4.3 release writes.
 METADATA_VERSION_MIN = 7
@@ -21,17 +23,21 @@ SERVED: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
     KRAFT_VERSION: (0, 1),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
+    GROUP_VERSION: (0, 1),
 }
 
 # What a directory that we begin finalises, in the order in which Apache Kafka's own format writes it.
-AT_FORMAT: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_MAX, ELIGIBLE_LEADER_REPLICAS: 1}
+AT_FORMAT: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_MAX, ELIGIBLE_LEADER_REPLICAS: 1, GROUP_VERSION: 1}
 
 # The metadata.version from which on something holds.
 SHRINK_NEEDS_NO_NEW_EPOCH = 12
 METADATA_TRANSACTIONS = 13
 CONTROLLER_REGISTRATION = 15
 DIRECTORY_ASSIGNMENT = 17
+ELIGIBLE_LEADER_REPLICAS_NEED = 23
 CORDONED_DIRECTORIES = 30
+# Levels that brought new records, or new fields in them: nobody who fell below could read what is written above.
+WITH_NEW_RECORDS = (7, 8, 11, 13, 14, 15, 17, 23, 30)
 
 
 def level(finalised: Mapping[str, int]) -> int:

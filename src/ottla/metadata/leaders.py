@@ -9,7 +9,9 @@ in-sync set and the partition is marked as recovering.
 Without eligible leader replicas the in-sync set never becomes empty: the last one stays in it when it goes, and leads
 again when it comes back. With them the set may be empty, and the ones who left are kept as eligible.
 
-Naming a leader begins a new leader epoch, also when nobody leads any more.
+Naming a leader begins a new leader epoch, also when nobody leads any more. So does taking a replica away.
+
+A reassignment is over as soon as everybody who is to stay is in sync; whatever changes a partition also looks for that.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ottla.metadata.decisions import Rules, Versioned
-from ottla.metadata.features import SHRINK_NEEDS_NO_NEW_EPOCH, partition_version
+from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Versioned
+from ottla.metadata.features import DIRECTORY_ASSIGNMENT, SHRINK_NEEDS_NO_NEW_EPOCH, partition_version
 from ottla.metadata.image import Image, Partition, Topic
 from ottla.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
+from ottla.wire.errors import Error, KafkaError
+
+# Kinds of elections that somebody asks for.
+PREFERRED = 0
+UNCLEAN = 1
 
 RECOVERED = 0
 RECOVERING = 1
@@ -42,9 +49,20 @@ class Change:
     leader: int = LEADER_UNCHANGED
     recovery: int = RECOVERY_UNCHANGED
     forced: bool = False
+    prefers_first: bool = False
+    # What a reassignment aims at; empty replicas: what there is.
+    replicas: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.replicas:
+            before = self.partition
+            self.replicas, self.adding, self.removing = before.replicas, before.adding, before.removing
 
     def elect(self) -> None:
         """Fill in the leader, and the sets that follow from it."""
+        self._complete_reassignment()
         self._keep_eligible()
         leader, self.forced = self._find_leader()
         if leader != self.partition.leader:
@@ -59,6 +77,14 @@ class Change:
         if not self.isr and not self.elr_enabled:
             self.isr = self.partition.isr
 
+    def _complete_reassignment(self) -> None:
+        if not self.adding and not self.removing:
+            return
+        isr = tuple(replica for replica in self.isr if replica not in self.removing)
+        replicas = tuple(replica for replica in self.replicas if replica not in self.removing)
+        if isr and replicas and set(replicas) <= set(isr):
+            self.isr, self.replicas, self.adding, self.removing = isr, replicas, (), ()
+
     def _keep_eligible(self) -> None:
         """Whoever leaves a set that falls below the minimum stays eligible, unless it may have lost what it had."""
         if not self.elr_enabled:
@@ -71,8 +97,9 @@ class Change:
 
     def _find_leader(self) -> tuple[int, bool]:
         """The leader, and whether it had to be forced."""
-        replicas = self.partition.replicas
-        for replica in (self.partition.leader, *replicas):
+        replicas = self.replicas
+        first = replicas[:1] if self.prefers_first else ()
+        for replica in (*first, self.partition.leader, *replicas):
             if self._valid(replica):
                 return replica, False
         if self._last_known_leads():
@@ -103,11 +130,11 @@ class Change:
         return [] if led and partition.last_known_elr else None
 
 
-def record_of(change: Change, topic_id: bytes, index: int, metadata_version: int) -> Versioned | None:
+def record_of(change: Change, topic_id: bytes, index: int, image: Image) -> Versioned | None:
     """The record that says what `change` came to, or None if nothing differs."""
-    partition = change.partition
-    shrunk = not set(partition.isr) <= set(change.isr)
-    if change.leader == LEADER_UNCHANGED and shrunk and metadata_version < SHRINK_NEEDS_NO_NEW_EPOCH:
+    partition, metadata_version = change.partition, image.metadata_version
+    shrunk = not set(partition.isr) <= set(change.isr) and metadata_version < SHRINK_NEEDS_NO_NEW_EPOCH
+    if change.leader == LEADER_UNCHANGED and (shrunk or not set(partition.replicas) <= set(change.replicas)):
         change.leader = partition.leader
     record = PartitionChangeRecord(
         partition_id=index,
@@ -117,10 +144,25 @@ def record_of(change: Change, topic_id: bytes, index: int, metadata_version: int
         leader_recovery_state=change.recovery,
         eligible_leader_replicas=list(change.elr) if change.elr != partition.elr else None,
         last_known_elr=change.last_known(),
+        replicas=list(change.replicas) if change.replicas != partition.replicas else None,
+        adding_replicas=list(change.adding) if change.adding != partition.adding else None,
+        removing_replicas=list(change.removing) if change.removing != partition.removing else None,
+        directories=_directories(change, image) if change.replicas != partition.replicas else None,
     )
     if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id):
         return None
     return record, partition_version(metadata_version)
+
+
+def _directories(change: Change, image: Image) -> list[bytes] | None:
+    """Replicas that stay are where they were."""
+    if image.metadata_version < DIRECTORY_ASSIGNMENT:
+        return None
+    before = change.partition
+    return [
+        before.directory_of(replica) if replica in before.replicas else image.brokers[replica].default_directory
+        for replica in change.replicas
+    ]
 
 
 def changes_for_broker(
@@ -141,14 +183,14 @@ def changes_for_broker(
             partition=partition,
             isr=tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly)),
             elr=partition.elr,
-            acceptable=_acceptable(image, partition, (gone, died_uncleanly), back),
+            acceptable=acceptable_leaders(image, partition, (gone, died_uncleanly), back),
             elr_enabled=image.elr_enabled,
             min_isr=rules.min_isr(image, topic.name),
             unclean=rules.may_elect_uncleanly(image, topic.name),
             died_uncleanly=died_uncleanly,
         )
         change.elect()
-        record = record_of(change, topic.id, index, image.metadata_version)
+        record = record_of(change, topic.id, index, image)
         if record is not None:
             records.append(record)
     return records
@@ -166,7 +208,9 @@ def _touched(image: Image, gone: int, back: int, died_uncleanly: int) -> Iterato
                 yield topic, index, partition
 
 
-def _acceptable(image: Image, partition: Partition, never: Iterable[int], back: int) -> Callable[[int], bool]:
+def acceptable_leaders(
+    image: Image, partition: Partition, never: Iterable[int] = (), back: int = NO_LEADER
+) -> Callable[[int], bool]:
     def acceptable(replica: int) -> bool:
         broker = image.brokers.get(replica)
         if broker is None or replica in never or not (replica == back or broker.active):
@@ -174,3 +218,60 @@ def _acceptable(image: Image, partition: Partition, never: Iterable[int], back: 
         return broker.has_online(partition.directory_of(replica))
 
     return acceptable
+
+
+# --- elections that somebody asks for
+
+Asked = Iterable[tuple[str, Iterable[int]]]
+# Topics in the order of the request, and what became of each of their partitions.
+Elected = list[tuple[str, list[tuple[int, KafkaError | None]]]]
+
+
+def elect_leaders(image: Image, asked: Asked | None, kind: int, rules: Rules) -> Decision[Elected]:
+    """Give leaderships to those who come first in the assignment (KIP-460), or to anybody who lives.
+
+    Where all partitions are meant, those are not mentioned that have the right leader already."""
+    if kind not in (PREFERRED, UNCLEAN):
+        raise KafkaError(Error.INVALID_REQUEST, f"Unknown election type {kind}")
+    everything = [(topic.name, topic.partitions) for topic in image.topics.values()]
+    records: list[Versioned] = []
+    elected: Elected = []
+    for topic, indexes in everything if asked is None else asked:
+        outcomes = [(index, _elected(image, topic, index, kind, rules, records)) for index in indexes]
+        if asked is None:
+            outcomes = [(i, e) for i, e in outcomes if e is None or e.error is not Error.ELECTION_NOT_NEEDED]
+        elected.append((topic, outcomes))
+    if len(records) > RECORDS_PER_REQUEST_MAX:
+        raise KafkaError(Error.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    return Decision(records, elected)
+
+
+def _elected(
+    image: Image, name: str, index: int, kind: int, rules: Rules, records: list[Versioned]
+) -> KafkaError | None:
+    topic = image.topic(name)
+    if topic is None:
+        return KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        return KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    led = partition.leader == partition.replicas[0] if kind == PREFERRED else partition.leader != NO_LEADER
+    if led:
+        return KafkaError(Error.ELECTION_NOT_NEEDED)
+    change = Change(
+        partition=partition,
+        isr=partition.isr,
+        elr=partition.elr,
+        acceptable=acceptable_leaders(image, partition),
+        elr_enabled=image.elr_enabled,
+        min_isr=rules.min_isr(image, name),
+        unclean=kind == UNCLEAN,
+        prefers_first=kind == PREFERRED,
+    )
+    change.elect()
+    record = record_of(change, topic.id, index, image)
+    if record is None:
+        nobody = Error.PREFERRED_LEADER_NOT_AVAILABLE if kind == PREFERRED else Error.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        return KafkaError(nobody)
+    records.append(record)
+    return None

@@ -142,7 +142,7 @@ def _placed_by_hand(image: Image, new: NewTopic) -> dict[int, Partition]:
     for index, replicas in new.assignments:
         if index in placed:
             raise _bad_assignment(f"Found multiple manual partition assignments for partition {index}")
-        _check_assignment(image, replicas, factor)
+        check_assignment(image, replicas, factor)
         factor = len(replicas)
         placed[index] = _partition(image, replicas, _no_live_replica(index))
     if set(placed) != set(range(len(placed))):
@@ -209,7 +209,7 @@ def _partition(image: Image, replicas: Sequence[int], nobody: KafkaError) -> Par
     )
 
 
-def _check_assignment(image: Image, replicas: Sequence[int], factor: int | None) -> None:
+def check_assignment(image: Image, replicas: Sequence[int], factor: int | None) -> None:
     if not replicas:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     for before, broker_id in zip((None, *sorted(replicas)), sorted(replicas), strict=False):
@@ -298,7 +298,7 @@ def _added_by_hand(image: Image, more: MorePartitions, count: int, factor: int) 
         )
     partitions = []
     for index, replicas in enumerate(more.assignments, count):
-        _check_assignment(image, replicas, factor)
+        check_assignment(image, replicas, factor)
         partitions.append(_partition(image, replicas, _no_live_replica(index)))
     return partitions
 
