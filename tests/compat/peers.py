@@ -49,6 +49,10 @@ SERVED = {
     "describe_log_dirs": (35, 1, 4),
     "create_partitions": (37, 0, 3),
     "incremental_alter_configs": (44, 0, 1),
+    "describe_client_quotas": (48, 0, 1),
+    "alter_client_quotas": (49, 0, 1),
+    "describe_user_scram_credentials": (50, 0, 0),
+    "alter_user_scram_credentials": (51, 0, 0),
     "describe_cluster": (60, 0, 2),
     "describe_topic_partitions": (75, 0, 0),
 }

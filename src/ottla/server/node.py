@@ -29,12 +29,14 @@ from ottla.server.dispatch import HANDLERS
 from ottla.server.handlers import (
     api_versions,
     cluster,
+    credentials,
     fetch,
     log_dirs,
     metadata,
     offsets,
     produce,
     producer_ids,
+    quotas,
     settings,
     topics,
 )
@@ -53,7 +55,10 @@ from ottla.world import World
 log = logging.getLogger("ottla.node")
 
 # Importing a family of handlers enters it into the table that everybody reads.
-FAMILIES = (api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics)
+FAMILIES = (
+    *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
+    *(quotas, credentials),
+)
 
 
 class Node:
