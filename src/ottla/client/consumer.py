@@ -6,6 +6,10 @@ record is seen: a range may end in control records, or in a hole that compaction
 Reading committed data takes work on this side. The broker sends no further than the last stable offset, and with the
 records a list of the transactions in them that were aborted: (producer id, first offset). From that offset on the
 producer's transactional batches are passed over, until its abort marker is met.
+
+Positions move when records are handed out, not when they arrive. So at any moment between two fetches they say what the
+caller has got, which is what a member of a group commits; and a partition can be taken away, or its position changed,
+while an answer is under way: what was asked at another position is then passed over.
 """
 
 from __future__ import annotations
@@ -27,7 +31,16 @@ from ottla.client.cluster import (
 from ottla.client.connection import REQUEST_SECONDS, Connection, check, failure
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.records import Batch, ControlType, Headers, batches, control_type, crc_ok, iterate
+from ottla.wire.records import (
+    CREATE_TIME,
+    Batch,
+    ControlType,
+    Headers,
+    batches,
+    control_type,
+    crc_ok,
+    iterate,
+)
 
 FETCH_BYTES_MAX = 50 << 20
 PARTITION_BYTES_MAX = 1 << 20
@@ -44,6 +57,14 @@ class Consumed(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    timestamp_type: int = CREATE_TIME
+
+
+class Fetch(NamedTuple):
+    """What was asked of a leader: positions of partitions, and the answer that is under way."""
+
+    part: Mapping[TopicPartition, int]
+    task: asyncio.Task[FetchResponse]
 
 
 class Consumer:
@@ -58,15 +79,25 @@ class Consumer:
         read_committed: bool = False,
         wait_ms: int = WAIT_MS,
         partition_bytes_max: int = PARTITION_BYTES_MAX,
+        bytes_max: int = FETCH_BYTES_MAX,
+        bytes_min: int = 1,
+        reset: int | None = None,
     ) -> None:
-        """`positions` are offsets, or the marks EARLIEST and LATEST; `ends` are exclusive."""
+        """`positions` are offsets, or the marks EARLIEST and LATEST; `ends` are exclusive.
+
+        `reset` is the mark to go to when the log does not have the position (any more); without one that is an error.
+        """
         self.cluster = cluster
         self.positions = dict(positions)
         self.ends = None if ends is None else dict(ends)
         self.read_committed = read_committed
         self.wait_ms = wait_ms
         self.partition_bytes_max = partition_bytes_max
-        self._fetches: dict[Connection, asyncio.Task[list[Consumed]]] = {}
+        self.bytes_max, self.bytes_min = bytes_max, bytes_min
+        self.reset = reset
+        # The leader epoch of the last batch handed out of each partition: it is committed along with the position.
+        self.leader_epochs: dict[TopicPartition, int] = {}
+        self._fetches: dict[Connection, Fetch] = {}
         self._trouble_since: float | None = None
         self._pause = PAUSE_SECONDS
 
@@ -79,9 +110,18 @@ class Consumer:
             self.close()
 
     def close(self) -> None:
-        for task in self._fetches.values():
-            task.cancel()
+        for fetch in self._fetches.values():
+            fetch.task.cancel()
         self._fetches.clear()
+
+    def seek(self, where: TopicPartition, position: int) -> None:
+        """Go on from here: an offset, or a mark."""
+        self.positions[where] = position
+
+    def drop(self, where: TopicPartition) -> None:
+        """Read this partition no longer."""
+        self.positions.pop(where, None)
+        self.leader_epochs.pop(where, None)
 
     def open_partitions(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that have not reached their end."""
@@ -122,19 +162,32 @@ class Consumer:
         for connection, part in (await self.cluster.by_leader(self.open_partitions())).items():
             if connection not in self._fetches:
                 task = asyncio.get_running_loop().create_task(self._ask(connection, part))
-                self._fetches[connection] = task
+                self._fetches[connection] = Fetch(part, task)
         if self._fetches:
-            await asyncio.wait(self._fetches.values(), return_when=asyncio.FIRST_COMPLETED)
-        done = [connection for connection, task in self._fetches.items() if task.done()]
+            tasks = [fetch.task for fetch in self._fetches.values()]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return self._collect([connection for connection, fetch in self._fetches.items() if fetch.task.done()])
+
+    def _collect(self, done: list[Connection]) -> list[Consumed]:
+        """The records of these answers. Trouble with one of them is told when there is nothing else to tell."""
         records: list[Consumed] = []
-        tasks = [self._fetches.pop(connection) for connection in done]
-        for task in tasks:
-            records += task.result()
+        trouble: Exception | None = None
+        for connection in done:
+            part, task = self._fetches.pop(connection)
+            try:
+                records += self._accept(part, task.result())
+            except (KafkaError, OSError) as error:
+                trouble = error
+        if trouble is not None and not records:
+            raise trouble
         return records
 
-    async def _ask(self, connection: Connection, part: Mapping[TopicPartition, int]) -> list[Consumed]:
+    async def _ask(self, connection: Connection, part: Mapping[TopicPartition, int]) -> FetchResponse:
         timeout_s = REQUEST_SECONDS + self.wait_ms / 1000
         response: FetchResponse = await connection.request(self._request(part), timeout_s)
+        return response
+
+    def _accept(self, part: Mapping[TopicPartition, int], response: FetchResponse) -> list[Consumed]:
         check(response.error_code)
         records: list[Consumed] = []
         trouble: KafkaError | None = None
@@ -142,9 +195,13 @@ class Consumer:
             name = topic.topic or self.cluster.topic_of(topic.topic_id)
             for found in topic.partitions:
                 where = TopicPartition(name, found.partition_index)
-                if found.error_code:
+                if where not in part or self.positions.get(where) != part[where]:
+                    continue
+                if found.error_code == Error.OFFSET_OUT_OF_RANGE.code and self.reset is not None:
+                    self.positions[where] = self.reset
+                elif found.error_code:
                     trouble = self._explain(where, found)
-                elif where in part:
+                else:
                     records += self._take(where, found)
         if trouble is not None and not records:
             raise trouble
@@ -159,8 +216,8 @@ class Consumer:
     def _request(self, part: Mapping[TopicPartition, int]) -> FetchRequest:
         return FetchRequest(
             max_wait_ms=self.wait_ms,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES_MAX,
+            min_bytes=self.bytes_min,
+            max_bytes=self.bytes_max,
             isolation_level=int(self.read_committed),
             topics=[
                 FetchRequest.Topic(
@@ -191,11 +248,13 @@ class Consumer:
                 raise KafkaError(Error.CORRUPT_MESSAGE, f"{where.topic}-{where.partition} is damaged at {position}")
             piece = data[at : at + batch.size]
             self.positions[where] = batch.next_offset
+            self.leader_epochs[where] = batch.leader_epoch
             if (aborted is not None and aborted.hides(batch, piece)) or batch.is_control:
                 continue
+            kind = batch.timestamp_type
             for record in iterate(piece):
                 if record.offset >= position and (end is None or record.offset < end):
-                    records.append(Consumed._make((*where, *record)))
+                    records.append(Consumed._make((*where, *record, kind)))
         return records
 
 

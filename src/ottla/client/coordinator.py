@@ -1,0 +1,75 @@
+"""The broker that coordinates one group, over a connection of its own: a join may be answered late, and whatever comes
+behind it on the same connection waits as long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ottla.client.cluster import Cluster
+from ottla.client.connection import REQUEST_SECONDS, Connection, check
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.schema import Message
+
+GROUP = 0
+MANY_KEYS_VERSION = 4
+# After one of these the coordinator is looked up anew.
+MOVED = {Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE}
+
+
+class Node:
+    """Where a coordinator is."""
+
+    __slots__ = ("host", "node_id", "port")
+
+    def __init__(self, node_id: int, host: str, port: int) -> None:
+        self.node_id, self.host, self.port = node_id, host, port
+
+
+class Coordinator:
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self.cluster = cluster
+        self.group = group
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+
+    async def ask(self, request: Message, timeout_s: float = REQUEST_SECONDS, version: int | None = None) -> Any:
+        """One attempt; whoever finds an error in the answer calls `judge`."""
+        connection = await self.connection()
+        return await connection.request(request, timeout_s, version)
+
+    def judge(self, code: int, message: str | None = None) -> None:
+        """Raise what an answer says, and look for the coordinator anew when this is not it any more."""
+        try:
+            check(code, message)
+        except KafkaError as error:
+            if error.error in MOVED:
+                self.close()
+            raise
+
+    async def connection(self) -> Connection:
+        async with self._opening:
+            if self._connection is None or self._connection.closed:
+                node = await find(self.cluster, self.group)
+                self._connection = await Connection.open(node.host, node.port, client_id=self.cluster.client_id)
+            return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+async def find(cluster: Cluster, group: str) -> Node:
+    """Who coordinates this group. One attempt."""
+    connection = await cluster.any()
+    version = connection.version_of(FindCoordinatorRequest)
+    request = FindCoordinatorRequest(key=group, key_type=GROUP, coordinator_keys=[group])
+    found: FindCoordinatorResponse = await connection.request(request, version=version)
+    if version < MANY_KEYS_VERSION:
+        check(found.error_code, found.error_message)
+        return Node(found.node_id, found.host, found.port)
+    (one,) = found.coordinators
+    check(one.error_code, one.error_message)
+    return Node(one.node_id, one.host, one.port)
