@@ -102,6 +102,35 @@ def changed(kind: int, name: str, *changes: tuple[str, int, str | None]) -> dict
     return {"resources": [{"resource_type": kind, "resource_name": name, "configs": configs}]}
 
 
+Named = tuple[str, str | None]
+USER, CLIENT, ADDRESS = ("user", "chosen"), ("client-id", "chosen"), ("ip", "127.0.0.1")
+RATES = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+HUGE = 1e12
+
+
+def limited(*named: Named, more: dict[str, Any] | None = None, **limits: float | None) -> dict[str, Any]:
+    """One entity, and limits to set, or to remove where there is None."""
+    entity = [{"entity_type": kind, "entity_name": name} for kind, name in named]
+    ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in limits.items()]
+    return {"entries": [{"entity": entity, "ops": ops}], **(more or {})}
+
+
+def matching(*components: tuple[str, int, str | None], strict: bool = False) -> dict[str, Any]:
+    asked = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
+    return {"components": asked, "strict": strict}
+
+
+def passwords(*changes: tuple[str, int, int | None]) -> dict[str, Any]:
+    """Users and mechanisms, with iterations for one that is set and None for one that is removed."""
+    removed = [{"name": name, "mechanism": kind} for name, kind, iterations in changes if iterations is None]
+    added = [
+        {"name": name, "mechanism": kind, "iterations": iterations, "salt": b"salt", "salted_password": b"salted"}
+        for name, kind, iterations in changes
+        if iterations is not None
+    ]
+    return {"deletions": removed, "upsertions": added}
+
+
 CHOSEN: dict[str, list[dict[str, Any]]] = {
     "produce": [
         *(produced(GOOD, topic) for topic in EVERY_NAME),
@@ -248,6 +277,65 @@ CHOSEN: dict[str, list[dict[str, Any]]] = {
         *(changed(METRICS, "chosen", ("interval.ms", SET, value)) for value in ("5", "5000", "x")),
         *(changed(GROUP, "chosen", ("consumer.session.timeout.ms", SET, value)) for value in ("1", "50000")),
         *(changed(kind, "chosen") for kind in (-1, 0, 1, 3, 64)),
+    ],
+    "alter_client_quotas": [
+        *(limited(USER, **{rate: value}) for rate in RATES for value in (HUGE, 0.0, -1.0, 1e12 + 0.5, 1e30, None)),
+        *(limited(ADDRESS, connection_creation_rate=value) for value in (1e9, 0.0, 1e9 + 0.5, 1e10, None)),
+        *(limited(USER, request_percentage=value) for value in (float("inf"), 1e12, None)),
+        *(limited(named, producer_byte_rate=HUGE) for named in (("client-id", None), ("user", ""), ("chosen", "x"))),
+        *(limited(("ip", name), connection_creation_rate=1e9) for name in ("::1", "localhost", "no such host", "")),
+        limited(USER, CLIENT, producer_byte_rate=HUGE, consumer_byte_rate=HUGE),
+        limited(("user", None), ("client-id", None), request_percentage=1e9),
+        limited(ADDRESS, USER, connection_creation_rate=1e9),
+        limited(ADDRESS, producer_byte_rate=HUGE),
+        limited(USER, connection_creation_rate=1e9),
+        limited(USER, chosen=1.0),
+        limited(USER, chosen=None),
+        limited(USER),
+        limited(producer_byte_rate=HUGE),
+        limited(("user", "first"), ("user", "second"), producer_byte_rate=HUGE),
+        limited(("user", "unwritten"), producer_byte_rate=HUGE, more={"validate_only": True}),
+        {"entries": limited(CLIENT, producer_byte_rate=HUGE)["entries"] * 2},
+        {
+            "entries": [
+                {**limited(CLIENT)["entries"][0], "ops": limited(producer_byte_rate=HUGE)["entries"][0]["ops"] * 2}
+            ]
+        },
+        {"entries": []},
+    ],
+    "describe_client_quotas": [
+        *(matching(strict=strict) for strict in (False, True)),
+        *(
+            matching((kind, how, name), strict=strict)
+            for kind in ("user", "client-id", "ip", "", "chosen")
+            for how in (0, 1, 2, 3, -1)
+            for name in (None, "chosen", "127.0.0.1", "")
+            for strict in (False, True)
+        ),
+        matching(("user", 2, None), ("client-id", 2, None)),
+        matching(("user", 0, "chosen"), ("client-id", 0, "chosen"), strict=True),
+        matching(("user", 2, None), ("user", 1, None)),
+        matching(("user", 2, None), ("ip", 1, None)),
+    ],
+    "alter_user_scram_credentials": [
+        passwords(),
+        *(passwords(("chosen", kind, count)) for kind in (1, 2) for count in (4095, 4096, 16384, 16385, -1)),
+        *(passwords(("chosen", kind, 4096)) for kind in (-1, 0, 3)),
+        *(passwords(("", 1, count)) for count in (4096, 1, None)),
+        *(passwords(("gone", kind, None)) for kind in (0, 1, 2, 3)),
+        passwords(("both", 1, 4096), ("both", 2, 4096)),
+        passwords(("both", 1, None), ("both", 1, 4096)),
+        passwords(("chosen", 1, None), ("chosen", 2, None)),
+        passwords(("chosen", 1, None), ("chosen", 2, 8192)),
+        passwords(("one", 1, 4096), ("two", 2, 4097), ("gone", 1, None), ("two", 1, 4096)),
+        passwords(("chosen", 1, None)),
+        {"upsertions": [{"name": "x", "mechanism": 1, "iterations": 4096, "salt": b"", "salted_password": b""}]},
+    ],
+    "describe_user_scram_credentials": [
+        {"users": None},
+        {"users": []},
+        *({"users": [{"name": name} for name in names]} for names in (["chosen"], ["gone"], [""], ["one", "one"])),
+        {"users": [{"name": name} for name in ("chosen", "one", "two", "gone", "gone")]},
     ],
     "describe_cluster": [{"endpoint_type": kind, "include_fenced_brokers": True} for kind in (-1, 0, 1, 2, 3)],
     "init_producer_id": [

@@ -171,7 +171,8 @@ def describe_client_quotas(
     """The entities that match, with their limits. `strict`: only those of exactly these types."""
     wanted: dict[str, object] = {}
     for component in components:
-        wanted[_checked_type(component.entity_type, wanted)] = _wanted_name(component)
+        _check_type(component.entity_type, wanted)
+        wanted[component.entity_type] = _wanted_name(component)
     if IP in wanted and len(wanted) > 1:
         raise _refused(
             "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
@@ -181,14 +182,13 @@ def describe_client_quotas(
     return sorted(found, key=repr)
 
 
-def _checked_type(entity_type: str, before: Collection[str]) -> str:
+def _check_type(entity_type: str, before: Collection[str]) -> None:
     if not entity_type:
         raise _refused("Invalid empty entity type.")
     if entity_type in before:
         raise _refused(f"Entity type {entity_type} cannot appear more than once in the filter.")
     if entity_type not in TYPES:
         raise KafkaError(Error.UNSUPPORTED_VERSION, f"Unsupported entity type {entity_type}")
-    return entity_type
 
 
 def _wanted_name(component: Component) -> object:
