@@ -33,6 +33,7 @@ public class Tools {
     static class NoExit extends SecurityManager {
         @Override public void checkExit(int code) { throw new Ended(code); }
         @Override public void checkPermission(java.security.Permission permission) { }
+        @Override public void checkPermission(java.security.Permission permission, Object context) { }
     }
 
     @SuppressWarnings("removal")

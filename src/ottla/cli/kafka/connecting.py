@@ -60,16 +60,21 @@ def _check_addresses(bootstrap: str) -> None:
         raise Failed("Failed to create new KafkaAdminClient\nNo bootstrap urls given in bootstrap.servers")
 
 
-def with_admin(bootstrap: str, config_path: str | None, work: Callable[[Admin], Awaitable[T]]) -> T:
+def with_cluster(bootstrap: str, config_path: str | None, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Connect, do the work, disconnect."""
     import asyncio
-
-    from ottla.client.admin import Admin
 
     cluster = cluster_of(bootstrap, properties_of(config_path))
 
     async def connected() -> T:
         async with cluster:
-            return await work(Admin(cluster))
+            return await work(cluster)
 
     return asyncio.run(connected())
+
+
+def with_admin(bootstrap: str, config_path: str | None, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """The same for work that goes through `Admin`."""
+    from ottla.client.admin import Admin
+
+    return with_cluster(bootstrap, config_path, lambda cluster: work(Admin(cluster)))
