@@ -21,6 +21,10 @@ REPLAY: dict[int, Callable[[Groups, Record, int], None]] = {}
 ALARMS: dict[str, Callable[[Groups, str, str, Moment], Decision[Any]]] = {}
 
 
+# Decisions are taken one after another: each sees what the one before it changed.
+Later = Callable[[], Decision[Any]]
+
+
 class Coordinator:
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -29,11 +33,11 @@ class Coordinator:
         """Memory follows a record that was appended, or read back."""
         REPLAY[type(record.key).key](self.groups, record, offset)
 
-    def loaded(self, moment: Moment) -> list[Decision[Any]]:
+    def loaded(self, moment: Moment) -> list[Later]:
         """Everything was read back: members get a full session from here on, and chores begin."""
         return []
 
-    def ring(self, moment: Moment) -> list[Callable[[], Decision[Any]]]:
+    def ring(self, moment: Moment) -> list[Later]:
         """The alarms that are due, each to be decided when the one before it was carried out."""
         groups = self.groups
         return [
@@ -41,6 +45,6 @@ class Coordinator:
             for kind, group, member in groups.timers.take_due(moment.elapsed_ms)
         ]
 
-    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Callable[[], Decision[Any]]]:
+    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""
         return []

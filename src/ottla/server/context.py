@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ottla.metadata.image import Image
     from ottla.replication.replicas import Replicas
+    from ottla.server.coordinators import GroupCoordinators
     from ottla.server.listener import Connection
     from ottla.server.node import Node
 
@@ -32,6 +33,10 @@ class Context:
     @property
     def replicas(self) -> Replicas:
         return self.node.replicas
+
+    @property
+    def groups(self) -> GroupCoordinators:
+        return self.node.groups
 
     @property
     def now_ms(self) -> int:

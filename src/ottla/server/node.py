@@ -25,18 +25,23 @@ from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
+from ottla.server.coordinators import GroupCoordinators
 from ottla.server.dispatch import HANDLERS
 from ottla.server.handlers import (
     api_versions,
     cluster,
     credentials,
+    elections,
+    features,
     fetch,
     log_dirs,
+    membership,
     metadata,
     offsets,
     produce,
     producer_ids,
     quotas,
+    reassignments,
     settings,
     topics,
 )
@@ -58,6 +63,7 @@ log = logging.getLogger("ottla.node")
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
+    *(elections, features, membership, reassignments),
 )
 
 
@@ -88,6 +94,7 @@ class Node:
             *(self.measures.topic, self._write_failed),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
+        self.groups = GroupCoordinators(self)
         self.upkeep = Upkeep(self)
         self.listeners: list[Listener] = []
         self.failed: asyncio.Future[BaseException] = self.loop.create_future()
@@ -164,6 +171,7 @@ class Node:
         self.is_ready = False
         for listener in self.listeners:
             listener.stop_accepting()
+        self.groups.stop()
         await self.upkeep.stop()
         try:
             await self.quorum.stop()
@@ -188,6 +196,7 @@ class Node:
                 self.measures.forget_topic(old.topics[topic_id].name)
         if places := await self.replicas.apply(new, delta):
             self._tell_places(places)
+        self.groups.follow(old, new, delta)
 
     def _tell_places(self, places: Places) -> None:
         """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""

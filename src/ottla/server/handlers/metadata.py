@@ -203,7 +203,7 @@ def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context
     config = ctx.node.config
     if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
         legal = [name for name in names if _may_be_created(name)]
-        ctx.node.quorum.create_soon(_auto_topic(name, config) for name in legal)
+        ctx.node.quorum.create_soon(auto_topic(name, config) for name in legal)
 
 
 def _may_be_created(name: str) -> bool:
@@ -211,7 +211,7 @@ def _may_be_created(name: str) -> bool:
     return name != CLUSTER_METADATA and _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _auto_topic(name: str, config: BrokerConfig) -> NewTopic:
+def auto_topic(name: str, config: BrokerConfig) -> NewTopic:
     """Counts come from the settings; the internal topics have their own."""
     if name not in INTERNAL:
         return NewTopic(name, config["num.partitions"], config["default.replication.factor"])
