@@ -44,7 +44,7 @@ POOLED_BYTES_MAX = 4 * 1024 * 1024
 FIRST_BUFFER = 4 * 1024
 # What a controller's listener serves: those of our APIs that Kafka's message files list for `controller`. Fetch is among
 # them there, but means the metadata log, which nobody else copies yet.
-CONTROLLER_KEYS = frozenset({18, 19, 20, 32, 33, 37, 44, 49, 50, 51, 60})
+CONTROLLER_KEYS = frozenset({18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60, 64, 80, 81})
 # So many requests of one connection are worked on at a time if they are not Produce: their answers wait in memory, and that
 # to a small question about all topics may have megabytes and takes long. Clients send a few; Apache Kafka looks at one.
 QUESTIONS_IN_FLIGHT_MAX = 5

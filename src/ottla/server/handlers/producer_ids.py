@@ -1,16 +1,23 @@
-"""InitProducerId: the id with which an idempotent producer numbers its batches.
+"""InitProducerId: the id with which an idempotent producer numbers its batches. DescribeProducers: those a log remembers.
 
-Versions: 3 may bring the current id along (KIP-360), which means something only together with a transactional id.
-
-No transactions are coordinated here yet: a transactional id gets the answer of a broker that is not its coordinator.
+InitProducerId versions: 3 may bring the current id along (KIP-360), which means something only together with a
+transactional id. No transactions are coordinated here yet: a transactional id gets the answer of a broker that is not its
+coordinator.
 """
 
 from __future__ import annotations
 
+from ottla.log.producers import Producer
+from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 NONE = -1
 
@@ -32,3 +39,48 @@ def _check(request: InitProducerIdRequest, timeout_max_ms: int) -> None:
     if not 0 < request.transaction_timeout_ms <= timeout_max_ms:
         raise KafkaError(Error.INVALID_TRANSACTION_TIMEOUT)
     raise KafkaError(Error.NOT_COORDINATOR)
+
+
+Described = DescribeProducersResponse.Topic
+
+
+@serves(DescribeProducersRequest, versions="0-0")
+async def describe_producers(request: DescribeProducersRequest, ctx: Context) -> DescribeProducersResponse:
+    """Producers whose batches a partition remembers, with the transactions they have open (KIP-664)."""
+    return DescribeProducersResponse(
+        topics=[
+            Described(name=topic.name, partitions=_described(topic.name, topic.partition_indexes, ctx))
+            for topic in request.topics
+        ]
+    )
+
+
+def _described(topic: str, indexes: list[int], ctx: Context) -> list[Described.Partition]:
+    try:
+        check_name(topic)
+        if ctx.image.topic(topic) is None:
+            raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    except KafkaError as error:
+        refused = Described.Partition
+        return [refused(partition_index=i, error_code=error.code, error_message=error.message) for i in indexes]
+    return [_producers(topic, index, ctx) for index in indexes]
+
+
+def _producers(topic: str, index: int, ctx: Context) -> Described.Partition:
+    try:
+        partition = ctx.replicas.find(topic, index)
+    except KafkaError as error:
+        return Described.Partition(partition_index=index, error_code=error.code)
+    known = partition.log.producers.entries.items()
+    return Described.Partition(partition_index=index, active_producers=[_producer(*each) for each in known])
+
+
+def _producer(producer_id: int, producer: Producer) -> Described.Partition.Producer:
+    return Described.Partition.Producer(
+        producer_id=producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_first,
+    )

@@ -1,7 +1,7 @@
 """Reading and changing the settings of topics, brokers, loggers, client metrics subscriptions and groups.
 
 DescribeConfigs versions: 1 synonyms (KIP-226), 3 documentation and types (KIP-569), 4 flexible. AlterConfigs: 2 flexible.
-IncrementalAlterConfigs: 1 flexible.
+IncrementalAlterConfigs: 1 flexible. ListConfigResources: 1 of all kinds, not only client metrics (KIP-1142).
 
 A change is worked out against the written picture, inside the decision that writes it, so that two clients who append to
 one list both succeed. Log levels are this node's own affair and are never written down.
@@ -46,6 +46,7 @@ from ottla.metadata.image import Image
 from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.handlers.cluster import alive_on
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.settings import (
     AlterConfigsRequest,
@@ -54,6 +55,8 @@ from ottla.wire.messages.settings import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -170,6 +173,34 @@ ENTRIES: dict[int, Callable[[str, BrokerConfig, Image], list[Entry]]] = {
     CLIENT_METRICS: _client_metrics_entries,
     GROUP: _group_entries,
 }
+
+
+# --- ListConfigResources
+
+
+@serves(ListConfigResourcesRequest, versions="0-1")
+async def list_config_resources(request: ListConfigResourcesRequest, ctx: Context) -> ListConfigResourcesResponse:
+    wanted = set(request.resource_types) or set(KNOWN_TYPES) if ctx.version else {CLIENT_METRICS}
+    if not wanted <= set(KNOWN_TYPES):
+        return ListConfigResourcesResponse(error_code=Error.UNSUPPORTED_VERSION.code)
+    listed = ListConfigResourcesResponse.Resource
+    return ListConfigResourcesResponse(
+        config_resources=[
+            listed(resource_name=name, resource_type=kind)
+            for kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
+            if kind in wanted
+            for name in _names(kind, ctx)
+        ]
+    )
+
+
+def _names(kind: int, ctx: Context) -> list[str]:
+    """Topics and brokers are there whether they have settings of their own or not; of the others nothing else is known."""
+    if kind == TOPIC:
+        return list(ctx.image.topic_ids)
+    if kind in (BROKER, BROKER_LOGGER):
+        return [str(broker.id) for broker in alive_on(ctx.image, ctx.listener)]
+    return [name for of, name in ctx.image.settings if of == kind]
 
 
 # --- AlterConfigs and IncrementalAlterConfigs

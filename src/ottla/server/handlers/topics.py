@@ -35,7 +35,7 @@ UNKNOWN_TOPIC = KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, "This server does n
 UNKNOWN_ID = KafkaError(Error.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
 
-def _said(error: KafkaError) -> str | None:
+def said(error: KafkaError) -> str | None:
     """What an error says beyond its number. Apache Kafka sends null where that is nothing."""
     return None if error.message == error.error.message else error.message
 
@@ -106,7 +106,7 @@ def _created(new: NewTopic, outcome: Topic | KafkaError, config: BrokerConfig) -
 
 
 def _not_created(name: str, error: KafkaError) -> CreateTopicsResponse.Topic:
-    return CreateTopicsResponse.Topic(name=name, error_code=error.code, error_message=_said(error))
+    return CreateTopicsResponse.Topic(name=name, error_code=error.code, error_message=said(error))
 
 
 # --- DeleteTopics
@@ -199,7 +199,7 @@ def _deleted(name: str, topic_id: bytes, error: KafkaError | None) -> DeleteTopi
 
 def _not_deleted(refused: Refused) -> DeleteTopicsResponse.Topic:
     name, topic_id, error = refused
-    return DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=error.code, error_message=_said(error))
+    return DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=error.code, error_message=said(error))
 
 
 # --- CreatePartitions
@@ -240,4 +240,4 @@ async def _grow(wanted: list[MorePartitions], validate_only: bool, ctx: Context)
 def _grown(name: str, error: KafkaError | None) -> CreatePartitionsResponse.Topic:
     if error is None:
         return CreatePartitionsResponse.Topic(name=name)
-    return CreatePartitionsResponse.Topic(name=name, error_code=error.code, error_message=_said(error))
+    return CreatePartitionsResponse.Topic(name=name, error_code=error.code, error_message=said(error))
