@@ -1,8 +1,8 @@
 """One door to all decisions about the cluster: `decide(written picture, request, ...) -> records and reply`.
 
-The rooms behind it: `topics` (create, add partitions, delete), `leaders` (elections), `brokers` (registration, fencing,
-shutdown), `settings`, `producer_ids`, `quotas`, `credentials`. All of them are plain functions of a picture; see
-`decisions.py` for the shape.
+The rooms behind it: `topics` (create, add partitions, delete), `leaders` (elections), `reassignments`, `brokers`
+(registration, fencing, shutdown), `settings`, `upgrades` (feature levels), `producer_ids`, `quotas`, `credentials`.
+All of them are plain functions of a picture; see `decisions.py` for the shape.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from ottla.metadata.brokers import (
     register_broker,
     register_controller,
     unfence,
+    unregister,
 )
 from ottla.metadata.credentials import alter_scram_credentials
 from ottla.metadata.decisions import Decision, Rules, Versioned
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
 from ottla.metadata.image import BROKER, Image
+from ottla.metadata.leaders import elect_leaders
 from ottla.metadata.producer_ids import Block, next_producer_ids
 from ottla.metadata.quotas import alter_client_quotas
+from ottla.metadata.reassignments import reassign
 from ottla.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -31,6 +34,7 @@ from ottla.metadata.records import (
 )
 from ottla.metadata.settings import MIN_INSYNC_REPLICAS, incremental_alter_configs
 from ottla.metadata.topics import MorePartitions, NewTopic, add_partitions, create_topics, delete_topics
+from ottla.metadata.upgrades import update_features
 
 __all__ = [
     "Block",
@@ -47,13 +51,17 @@ __all__ = [
     "bootstrap",
     "create_topics",
     "delete_topics",
+    "elect_leaders",
     "fence",
     "format_records",
     "incremental_alter_configs",
     "next_producer_ids",
+    "reassign",
     "register_broker",
     "register_controller",
     "unfence",
+    "unregister",
+    "update_features",
 ]
 
 
