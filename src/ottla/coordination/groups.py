@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ottla.config import BrokerConfig
-from ottla.coordination.machine import Timers
+from ottla.coordination.machine import Moment, Timers
 from ottla.coordination.offsets import Commit, Offsets
 from ottla.coordination.records import Record
 from ottla.metadata.image import Image
@@ -19,6 +19,9 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import Chance
 
 CLASSIC, CONSUMER = "classic", "consumer"
+
+# Raises unless an offset may be committed for this partition: name and id of the topic, index.
+CheckPartition = Callable[[str, bytes, int], None]
 
 
 class Group(Protocol):
@@ -40,8 +43,15 @@ class Group(Protocol):
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, version: int, is_transactional: bool
-    ) -> None:
-        """May this member commit offsets in this generation, or at this epoch?"""
+    ) -> CheckPartition | None:
+        """May this member commit offsets in this generation, or at this epoch?
+
+        What is returned, if anything, is asked once more for every partition (KIP-1251: a member that lags behind its
+        epoch may still commit what it has held since). One that may not be committed refuses the whole request.
+        """
+
+    def keep_alive(self, member_id: str, groups: Groups, moment: Moment) -> None:
+        """A commit that was allowed counts as a heartbeat: in a classic group that is Stable or PreparingRebalance."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """May it ask for committed offsets?"""
