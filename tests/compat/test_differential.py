@@ -70,6 +70,9 @@ TEXTS: list[tuple[str, list[str]]] = [
     (r"config.*\.name$|configuration_keys$", CONFIG_NAMES),
     (r"\.value$", CONFIG_VALUES),
     (r"transactional_id$", ["tx"]),
+    (r"entity_type$", ["user", "user", "client-id", "ip", "", "odd"]),
+    (r"entity_name$|^match$", ["odd-one", "127.0.0.9", ""]),
+    (r"^key$", ["producer_byte_rate", "request_percentage", "connection_creation_rate", "odd"]),
     (r"", ["", "kio", "odd"]),
 ]
 NUMBERS: list[tuple[str, list[int]]] = [
@@ -91,6 +94,10 @@ NUMBERS: list[tuple[str, list[int]]] = [
     (r"isolation_level$", [0, 0, 1, 1, 2]),
     (r"response_partition_limit$", [1, 2, 2000]),
     (r"endpoint_type$", [1, 1, 2, 3]),
+    (r"^value$", [2_000_000_000, 2_000_000_001, 3_000_000_000, 0, -1]),
+    (r"^match_type$", [0, 1, 2, 3]),
+    (r"^mechanism$", [1, 1, 2, 0]),
+    (r"^iterations$", [4096, 8192, 4095, 16385]),
     (r"", [0, 1, -1]),
 ]
 
@@ -129,6 +136,8 @@ class Odd:
             return self.rng.choice(odd_batches())
         if kind == "uuid":
             return self.rng.choice([PLAIN_ID, PLAIN_ID, COMPACTED_ID, UNKNOWN_ID, uuid.UUID(int=0)])
+        if kind == "bytes":
+            return self.rng.choice([b"odd", b""])
         if kind == "bool":
             return self.rng.random() < 0.5
         if "timedelta" in kind:

@@ -57,6 +57,10 @@ def alter_scram_credentials(
             granted[change.name] = change
         except KafkaError as error:
             refused[change.name] = error
+    for change in [change for change in granted.values() if isinstance(change, Upsertion)]:
+        if not change.salted_password:  # Java's HMAC cannot bear an empty key
+            refused[change.name] = KafkaError(Error.UNKNOWN_SERVER_ERROR)
+            del granted[change.name]
     records = [_record(change) for change in granted.values()]
     return Decision(records, dict.fromkeys(granted) | refused)
 
@@ -79,8 +83,6 @@ def _check_upsertion(change: Upsertion) -> None:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if change.iterations > ITERATIONS_MAX:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-    if not change.salted_password:
-        raise KafkaError(Error.UNKNOWN_SERVER_ERROR)  # Java's HMAC cannot bear an empty key
 
 
 def _record(change: Deletion | Upsertion) -> Versioned:
