@@ -5,8 +5,6 @@ tombstone: what the key names is gone. Kinds that are not known here (share grou
 passed over when the topic is read, and compaction keeps them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ottla.wire.codec import Malformed, decode, encode
@@ -110,7 +108,7 @@ class ConsumerGroupMemberMetadataValue(Message, key=5, versions="0", flexible="0
     subscribed_topic_regex: string | None = v("0+", nullable="0+")
     rebalance_timeout_ms: int32 = v("0+", -1)
     server_assignor: string | None = v("0+", nullable="0+")
-    classic_member_metadata: Classic | None = v("0+", None, nullable="0+", tag=0)
+    classic_member_metadata: Classic | None = v("0+", nullable="0+", tag=0)  # null is said aloud, as Apache does
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, key=6, versions="0"):

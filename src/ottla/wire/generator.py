@@ -245,7 +245,7 @@ class Reading(Code):
         else:
             self.text_or_bytes(kind, target, name, nullable)
 
-    def nested(self, cls: Layout, target: str, nullable: bool) -> None:
+    def nested(self, cls: Layout, target: str, nullable: bool, null: str = "< 0") -> None:
         """A struct inside a struct: just its fields, or after one byte that is negative for null."""
         held = self.name("o")
         if not nullable:
@@ -255,7 +255,7 @@ class Reading(Code):
         present = self.name("n")
         self.take("b", present)
         self.flush()
-        with self.block(f"if {present} < 0:"):
+        with self.block(f"if {present} {null}:"):
             self.line(f"{target} = None")
         with self.block("else:"):
             self.struct(cls, held)
@@ -370,10 +370,17 @@ class Reading(Code):
             self.bad(f"{stop} > end", "tagged field beyond the end")
             for field in tagged:
                 with self.block(f"if {tag} == {field.tag}:"):
-                    self.value(field.kind, f"{target}.{field.name}", field.name, self.version in field.nullable)
+                    self.tagged(field, f"{target}.{field.name}")
                     self.flush()
                     self.bad(f"p != {stop}", f"{field.name} has another size than its tag says")
             self.line(f"p = {stop}")
+
+    def tagged(self, field: Field, target: str) -> None:
+        nullable = self.version in field.nullable
+        if isinstance(field.kind, Layout):
+            self.nested(field.kind, target, nullable, null="<= 0")  # here the mark is a varint: 0 for null
+        else:
+            self.value(field.kind, target, field.name, nullable)
 
 
 class Writing(Code):
@@ -432,7 +439,7 @@ class Writing(Code):
         elif self.flexible:
             self.give("x", "")
 
-    def value(self, kind: Any, value: str, nullable: bool) -> None:
+    def value(self, kind: Any, value: str, nullable: bool, null_struct: str = "-1") -> None:
         if isinstance(kind, Kind) and kind.format:
             self.give(kind.format, value)
             return
@@ -443,7 +450,7 @@ class Writing(Code):
             return
         run = list(self.run)
         with self.block(f"if {held} is None:"):
-            self.null(kind)
+            self.null(kind, null_struct)
             self.flush()
         with self.block("else:"):
             self.run = run
@@ -452,10 +459,10 @@ class Writing(Code):
             self.sized(kind, held)
             self.flush()
 
-    def null(self, kind: Any) -> None:
+    def null(self, kind: Any, null_struct: str = "-1") -> None:
         """Null is a length of -1, or a struct's mark of -1; as a varint it is 0."""
         if isinstance(kind, Layout):
-            self.give("b", "-1")
+            self.give("b", null_struct)
         elif self.flexible:
             self.give("x", "")
         else:
@@ -556,7 +563,7 @@ class Writing(Code):
     def tag(self, field: Field, value: str) -> None:
         outer, self.buffer = self.buffer, self.name("b")
         self.line(f"{self.buffer} = bytearray()")
-        self.value(field.kind, value, self.version in field.nullable)
+        self.value(field.kind, value, self.version in field.nullable, null_struct="0")
         self.flush()
         inner, self.buffer = self.buffer, outer
         self.line(f"{outer} += {varint(field.tag or 0)!r}")
