@@ -23,6 +23,10 @@ CLIENT_ID = "ottla-tool"
 BUDGET_SECONDS = 15.0
 
 
+class NoSuchFile(Failed):
+    """There is no file of that name; the text is the name alone, as Java says it."""
+
+
 def properties_of(path: str | None) -> dict[str, str]:
     """The settings in a file, none without one."""
     from ottla.properties import read_properties
@@ -33,7 +37,7 @@ def properties_of(path: str | None) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             return read_properties(file.read())
     except FileNotFoundError:
-        raise Failed(path)
+        raise NoSuchFile(path)
 
 
 def cluster_of(bootstrap: str, settings: Mapping[str, str] | None = None) -> Cluster:

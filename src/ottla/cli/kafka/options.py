@@ -154,9 +154,12 @@ class Options:
         self.parser = parser
         self.others: list[str] = []
         self._given: dict[str, list[str]] = {}
+        self._sequence: list[tuple[str, list[str]]] = []
 
     def add(self, option: Option, values: Iterable[str]) -> None:
-        self._given.setdefault(option.name, []).extend(values)
+        found = list(values)
+        self._given.setdefault(option.name, []).extend(found)
+        self._sequence.append((option.name, found))
 
     def check(self) -> None:
         if self.has("help") or self.has("version"):
@@ -178,6 +181,10 @@ class Options:
         if not option.separator:
             return list(given)
         return [part for value in given for part in value.split(option.separator)]
+
+    def in_order(self, *names: str) -> list[str]:
+        """The values of several options in the order in which they were given; "" for one without a value."""
+        return [value for name, given in self._sequence if name in names for value in given or [""]]
 
     def value(self, name: str) -> str | None:
         """The only one; the option's default where it was not given."""
