@@ -322,13 +322,18 @@ def frame(record: Message, version: int) -> bytes:
 
 def unframe(value: bytes | memoryview) -> Message:
     """The record that a value of the metadata log stands for."""
+    return unframe_versioned(value)[0]
+
+
+def unframe_versioned(value: bytes | memoryview) -> tuple[Message, int]:
+    """The same, with the version in which it was written."""
     frame_version, position = _read_varint(value, 0)
     key, position = _read_varint(value, position)
     version, position = _read_varint(value, position)
     kind = KINDS.get(key)
     if frame_version != FRAME_VERSION or kind is None or not kind.versions[0] <= version <= kind.versions[1]:
         raise UnknownRecord(f"metadata record with frame {frame_version}, key {key} and version {version}")
-    return decode(kind, value, version, position)
+    return decode(kind, value, version, position), version
 
 
 def _varint(number: int) -> bytes:
