@@ -6,8 +6,8 @@ handled in place; whatever a handler keeps past its first await it has copied (l
 279 MB for 1,000 of them).
 
 A connection stops reading requests while it has too many in flight, while the peer does not take its replies, or while
-a request that must take effect before later ones still waits (`hold`). Bytes that already came are kept and looked at
-again when the reason is gone.
+a request that must take effect before later ones still waits (`hold`), or while its client is over a quota (`mute`).
+Bytes that already came are kept and looked at again when the reason is gone.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ def is_free(buffer: bytearray) -> bool:
     return True
 
 
+class Mute:
+    """A client is not listened to until its time is over. `behind`: who else holds the connection meanwhile."""
+
+    __slots__ = ("behind", "timer", "until")
+
+    def __init__(self, behind: object, until: float) -> None:
+        self.behind, self.until = behind, until
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
@@ -149,6 +159,8 @@ class Connection(asyncio.BufferedProtocol):
             exchange.cancel()
         self._backlog = None
         self._own = None
+        if type(self._holds) is Mute and self._holds.timer is not None:
+            self._holds.timer.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._own is None:
@@ -252,12 +264,41 @@ class Connection(asyncio.BufferedProtocol):
     def hold(self, holder: object) -> None:
         """Look at nothing further until whoever holds says so: a request that must take effect before later ones, or the
         listener, which lets in only so many a second."""
-        self._holds = holder
+        if type(self._holds) is Mute:
+            self._holds.behind = holder
+        else:
+            self._holds = holder
 
     def release(self, holder: object) -> None:
         if self._holds is holder:
             self._holds = None
             self.listener.loop.call_soon(self._unthrottle)
+        elif type(self._holds) is Mute and self._holds.behind is holder:
+            self._holds.behind = None
+
+    def mute(self, seconds: float) -> None:
+        """Its client is over a quota: read nothing for so long. Answers leave meanwhile."""
+        if self._over:
+            return
+        until = self.listener.loop.time() + seconds
+        if type(self._holds) is Mute:
+            self._holds.until = max(self._holds.until, until)
+            return
+        mute = self._holds = Mute(self._holds, until)
+        mute.timer = self.listener.loop.call_at(until, self._unmute, mute)
+        self._throttle()
+
+    def _unmute(self, mute: Mute) -> None:
+        if mute.until > self.listener.loop.time():
+            mute.timer = self.listener.loop.call_at(mute.until, self._unmute, mute)
+            return
+        self._holds = mute.behind
+        self.last_active = self.listener.loop.time()
+        self._unthrottle()
+
+    @property
+    def is_muted(self) -> bool:
+        return type(self._holds) is Mute
 
     def _throttle(self) -> None:
         if self._reading and self.transport is not None and not self.transport.is_closing():
@@ -265,6 +306,8 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def _unthrottle(self) -> None:
+        if self.node.charging is not None:
+            self.node.charging.begins()
         while self._backlog is not None and not self._is_full():
             backlog, self._backlog = self._backlog, None
             self._frames(memoryview(backlog))
@@ -279,8 +322,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def answered(self, exchange: Exchange) -> None:
         """A reply is ready; it leaves with the tick, in its turn."""
-        if self._holds is exchange:
+        if self._holds is not None:
             self.release(exchange)
+        if self.node.charging is not None:
+            self.node.charging.settle(exchange)
         if not self._talking and self.exchanges[0].ready:
             self._talking = True
             self.node.tick.talk(self)
@@ -372,6 +417,7 @@ class Listener:
         self.connections: dict[Connection, None] = {}
         self._pace = Pace()
         self._in_queue = 0
+        self._unwelcome: dict[Connection, asyncio.TimerHandle] = {}
         self.obey()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -397,7 +443,7 @@ class Listener:
         return may
 
     def _listen(self, host: str | None, port: int) -> Coroutine[Any, Any, asyncio.Server]:
-        kind = ControllerConnection if self.is_controller else Connection
+        kind = ControllerConnection if self.is_controller else self.node.connection_kind
         backlog = max(self.backlog, 1)
         return self.loop.create_server(lambda: kind(self), host, port, backlog=backlog, start_serving=False)
 
@@ -419,7 +465,7 @@ class Listener:
         deadline = self.loop.time() + CLOSE_SECONDS
         while self.connections and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self._unwelcome]:
             connection.abort("the node stops")
 
     def obey(self) -> None:
@@ -429,6 +475,10 @@ class Listener:
 
     def opened(self, connection: Connection) -> None:
         measures, now = self.node.measures, self.loop.time()
+        if wait_s := self.node.quotas.connection_wait_s(connection.peer_host):
+            measures.connections_refused.labels("quota").value += 1
+            self._turn_away(connection, wait_s)
+            return
         turn = max(self.node.limits.pace.turn(now), self._pace.turn(now))
         if not self._has_room(turn - now) or not self.node.limits.admit(connection.peer_host):
             measures.connections_refused.labels("limit").value += 1
@@ -443,6 +493,16 @@ class Listener:
             connection.hold(self)
             self.loop.call_at(turn, self._let_in, connection)
 
+    def _turn_away(self, connection: Connection, wait_s: float) -> None:
+        """Close it, but not before its client would have been welcome: it would only come again at once (KIP-612)."""
+        if len(self._unwelcome) >= self.backlog:
+            connection.abort("too many connections from this address")
+            return
+        connection.hold(self)
+        self._unwelcome[connection] = self.loop.call_later(
+            wait_s, connection.abort, "too many connections from this address"
+        )
+
     def _has_room(self, wait_s: float) -> bool:
         """Whether one more fits. As many wait for their turn as would in the kernel's queue if we accepted more slowly."""
         if len(self.connections) >= self._connections_max or wait_s == math.inf:
@@ -455,6 +515,8 @@ class Listener:
         connection.release(self)
 
     def closed(self, connection: Connection) -> None:
+        if timer := self._unwelcome.pop(connection, None):
+            timer.cancel()
         if connection in self.connections:
             del self.connections[connection]
             self.node.limits.forget(connection.peer_host)

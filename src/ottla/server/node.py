@@ -22,6 +22,7 @@ from ottla.metadata import controller
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
+from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
@@ -46,9 +47,10 @@ from ottla.server.handlers import (
     topics,
 )
 from ottla.server.limits import Limits
-from ottla.server.listener import Listener
+from ottla.server.listener import Connection, Listener
 from ottla.server.measures import NodeMetrics
 from ottla.server.quorum import Quorum
+from ottla.server.quotas import Quotas
 from ottla.server.sessions import Sessions
 from ottla.server.tick import Tick
 from ottla.server.upkeep import Upkeep
@@ -68,6 +70,8 @@ FAMILIES = (
 
 
 class Node:
+    connection_kind: type[Connection] = Connection
+
     def __init__(self, config: BrokerConfig, world: World) -> None:
         self.config = config
         self.world = world
@@ -86,12 +90,15 @@ class Node:
         files_max = limits.segment_files(limit, places, FILES_MAX)
         self._connection_files = limits.connection_files(limit, files_max * places)
         self.limits = Limits(config, self._connection_files)
+        self.quotas = Quotas(config, self.loop.time, self.measures)
+        # The same while any user or client has a quota: most nodes have none, and then requests look no further than here.
+        self.charging: Quotas | None = None
         self.directories = Directories(
             *(world.disk, config.log_dirs, config.node_id, world.now_ms, world.random), files_max=files_max
         )
         self.replicas = Replicas(
             *(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn),
-            *(self.measures.topic, self._write_failed),
+            *(self.measures.topic, self._write_failed, self._moves()),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.groups = GroupCoordinators(self)
@@ -101,6 +108,12 @@ class Node:
         self.is_ready = False
         self._logs_loaded = False
         self._background: set[asyncio.Task[Any]] = set()
+
+    def _moves(self) -> Moves:
+        config = self.config
+        together = config["num.replica.alter.log.dirs.threads"] or len(config.log_dirs)
+        limit = "replica.alter.log.dirs.io.max.bytes.per.second"
+        return Moves(self.directories, self.world.random, together, lambda: int(config[limit]), self._tell_places)
 
     # --- what parts may ask of the node
 
@@ -148,6 +161,7 @@ class Node:
         await self.quorum.start({listener.name: listener.port for listener in self.listeners})
         for listener in self.listeners:
             await listener.serve()
+        self.replicas.moves.resume(self.replicas.find)
         self.upkeep.start()
         self._declare_readings()
         self._warn()
@@ -173,6 +187,7 @@ class Node:
             listener.stop_accepting()
         self.groups.stop()
         await self.upkeep.stop()
+        await self.replicas.moves.stop_all()
         try:
             await self.quorum.stop()
         except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
@@ -188,6 +203,10 @@ class Node:
         if (BROKER, "") in delta.configs or mine in delta.configs:
             self.config.set_dynamic(new.configs(BROKER, ""), new.configs(*mine))
             self.replicas.reconfigure_all()
+        if delta.quotas:
+            self.charging = self.quotas.obey(new.quotas)
+            if unresolved := self.quotas.unresolved():
+                self.spawn(self.quotas.resolve(unresolved))
         if not self._logs_loaded:
             self._logs_loaded = True
             await self._load_logs(new)
@@ -248,6 +267,7 @@ class Node:
         measures.metadata_snapshot.read = lambda: quorum.store.snapshot_end
         measures.active_controller.read = lambda: 1
         measures.connections.read = lambda: (((each.name,), len(each.connections)) for each in self.listeners)
+        measures.muted.read = lambda: sum(c.is_muted for each in self.listeners for c in each.connections)
         measures.waiting_produces.read = lambda: self._unanswered(ProduceRequest.key)
         measures.waiting_fetches.read = lambda: self._unanswered(FetchRequest.key)
         self._declare_partition_readings()

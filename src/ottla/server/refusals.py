@@ -18,8 +18,13 @@ from ottla.wire.schema import Field, Layout, ListOf, Message
 
 log = logging.getLogger("ottla.server")
 
-# What a topic, a partition or a resource is called, in requests and answers alike.
-NAMES = {"name", "topic", "topic_id", "partition", "partition_index", "resource_type", "resource_name"}
+# What a topic, a partition, a group or a resource is called, in requests and answers alike.
+NAMES = {"name", "topic", "topic_id", "partition", "partition_index", "index", "resource_type", "resource_name"}
+NAMES |= {"group_id", "member_id", "key"}
+# Where an answer has another word for it than the request.
+ALIASES = {"partition_index": "partition"}
+# Where a request says nothing but names: DeleteTopics before version 6, DescribeGroups, FindCoordinator.
+BARE = {"name", "group_id", "key"}
 
 Handling = Callable[[Any, Any], Any]
 
@@ -50,15 +55,16 @@ def refusal(request: Message, error: KafkaError) -> Message:
 
 def _refused(asked: Any, answer: Layout, error: KafkaError) -> Any:
     told = answer()
-    if isinstance(asked, str):  # DeleteTopics asked by bare names before version 6
-        told.name = asked
     for field in answer.fields:
+        said = field.name if hasattr(asked, field.name) else ALIASES.get(field.name, field.name)
         if field.name == "error_code":
             told.error_code = error.code
         elif field.name == "error_message":
             told.error_message = None if error.error is Error.UNKNOWN_SERVER_ERROR else error.message
-        elif field.name in NAMES and hasattr(asked, field.name):
-            setattr(told, field.name, getattr(asked, field.name))
+        elif isinstance(asked, str) and field.name in BARE:
+            setattr(told, field.name, asked)
+        elif field.name in NAMES and hasattr(asked, said):
+            setattr(told, field.name, getattr(asked, said))
         elif (inner := _element(field)) is not None and _is_named(inner):
             setattr(told, field.name, [_refused(each, inner, error) for each in _things(asked)])
     return told
