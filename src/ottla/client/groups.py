@@ -147,7 +147,7 @@ class GroupAdmin:
 
 def _classic_group(found: DescribeGroupsResponse.Group, node: Node) -> GroupInfo:
     members = [
-        MemberInfo(m.member_id, m.group_instance_id, m.client_id, m.client_host, assigned, assigned)
+        MemberInfo(m.member_id, m.group_instance_id, m.client_id, m.client_host, assigned, [])
         for m in found.members
         for assigned in [read_assignment(m.member_assignment) if found.protocol_type in CONSUMER_PROTOCOLS else []]
     ]

@@ -60,6 +60,6 @@ def _may_break(line: str, at: int) -> bool:
         return False
     if before.isspace():
         return True
-    if before in "-.,!?":
-        return after.isalpha() or (before in ".," and after in "[(")
+    if before in "-.,!?:":
+        return after.isalpha() or (before in ".," and after in "[(") or (before == ":" and after.isdigit())
     return after in "([{" and before not in "([{<'\"="
