@@ -42,7 +42,7 @@ class Desk:
         self.quorum = Quorum(self.config, self.world, self.directories, self.fatal.append)
 
     def ctx(self, version: int = 0, listener: str = "PLAINTEXT") -> Any:
-        node = SimpleNamespace(config=self.config, quorum=self.quorum, world=self.world)
+        node = SimpleNamespace(config=self.config, quorum=self.quorum, world=self.world, charging=None)
         return Seen(node, version, listener)
 
     async def __aenter__(self) -> Desk:

@@ -7,7 +7,7 @@ by topic: one that cannot be done does not keep others from being done, and all 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Chance, Decision, Rules, Versioned
@@ -28,7 +28,14 @@ INTERNAL = (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)
 NAME_LENGTH_MAX = 249
 DEFAULT = -1
 
+# Told how many partitions a change makes or removes; raises if that is too much (KIP-599).
+Charge = Callable[[int], None]
+
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def free(partitions: int) -> None:
+    """The charge where nobody counts."""
 
 
 class NewTopic(NamedTuple):
@@ -72,7 +79,13 @@ def _illegal(name: str) -> str | None:
 
 
 def create_topics(
-    image: Image, wanted: Iterable[NewTopic], rules: Rules, rng: Chance, *, validate_only: bool = False
+    image: Image,
+    wanted: Iterable[NewTopic],
+    rules: Rules,
+    rng: Chance,
+    *,
+    validate_only: bool = False,
+    charge: Charge = free,
 ) -> Decision[dict[str, Topic | KafkaError]]:
     """Create what can be created. The reply says for each name what it became, or why it did not."""
     wanted = list(wanted)
@@ -82,6 +95,7 @@ def create_topics(
     for new in wanted:
         try:
             topic = _new_topic(image, new, rules, rng)
+            charge(len(topic.partitions))
         except KafkaError as error:
             outcomes[new.name] = error
         else:
@@ -254,13 +268,20 @@ def _record_of(topic_id: bytes, index: int, partition: Partition, metadata_versi
 
 
 def add_partitions(
-    image: Image, wanted: Iterable[MorePartitions], rng: Chance, *, validate_only: bool = False
+    image: Image,
+    wanted: Iterable[MorePartitions],
+    rng: Chance,
+    *,
+    validate_only: bool = False,
+    charge: Charge = free,
 ) -> Decision[dict[str, KafkaError | None]]:
     records: list[Versioned] = []
     outcomes: dict[str, KafkaError | None] = {}
     for more in wanted:
         try:
-            records += _added(image, more, rng)
+            added = _added(image, more, rng)
+            charge(len(added))
+            records += added
             outcomes[more.name] = None
         except KafkaError as error:
             outcomes[more.name] = error
@@ -303,13 +324,19 @@ def _added_by_hand(image: Image, more: MorePartitions, count: int, factor: int) 
     return partitions
 
 
-def delete_topics(image: Image, topic_ids: Collection[bytes]) -> Decision[dict[bytes, KafkaError | None]]:
+def delete_topics(
+    image: Image, topic_ids: Collection[bytes], *, charge: Charge = free
+) -> Decision[dict[bytes, KafkaError | None]]:
     outcomes: dict[bytes, KafkaError | None] = {}
     records: list[Versioned] = []
     for topic_id in topic_ids:
-        if topic_id in image.topics:
+        try:
+            if topic_id not in image.topics:
+                raise KafkaError(Error.UNKNOWN_TOPIC_ID)
+            charge(len(image.topics[topic_id].partitions))
+        except KafkaError as error:
+            outcomes[topic_id] = error
+        else:
             outcomes[topic_id] = None
             records.append((RemoveTopicRecord(topic_id=topic_id), 0))
-        else:
-            outcomes[topic_id] = KafkaError(Error.UNKNOWN_TOPIC_ID)
     return Decision(records, outcomes)

@@ -100,8 +100,10 @@ class Exchange(Context):
         "ready",
         "response",
         "size",
+        "spent_s",
         "started",
     )
+    spent_s: float  # there only where quotas are kept, and only once the handler has waited
 
     def __init__(
         self,
@@ -153,13 +155,23 @@ class Exchange(Context):
             self._wait(waiting)
 
     def _wait(self, waiting: asyncio.Future[Any] | None) -> None:
+        step = self._step
+        if self.node.charging is not None:
+            self.node.charging.waits(self)
+            step = self._resume
         if waiting is None:  # sleep(0)
-            asyncio.get_running_loop().call_soon(self._step)
+            asyncio.get_running_loop().call_soon(step)
             return
         # A Task clears this flag as well: if it stayed, the next coroutine to await the same future would be refused.
         waiting._asyncio_future_blocking = False
-        waiting.add_done_callback(self._step)
+        waiting.add_done_callback(step)
         self._waiting = waiting
+
+    def _resume(self, _: object = None) -> None:
+        """The same where the time of each step is measured."""
+        if self.node.charging is not None:
+            self.node.charging.begins()
+        self._step()
 
     def _finish(self, response: Message | None) -> None:
         self._coroutine = self._waiting = None
@@ -177,6 +189,7 @@ class Exchange(Context):
         coroutine, self._coroutine = self._coroutine, None
         if self._waiting is not None:
             self._waiting.remove_done_callback(self._step)
+            self._waiting.remove_done_callback(self._resume)
             self._waiting = None
         if coroutine is not None:
             coroutine.close()

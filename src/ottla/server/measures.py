@@ -151,6 +151,14 @@ class NodeMetrics:
             "ottla_connections_refused_total", "Connections closed for a limit or a deadline.", "reason"
         )
 
+        self.muted = reg.reading("ottla_muted_connections", "Connections of clients that wait because of a quota.")
+        self.throttled = reg.counters(
+            "ottla_throttled_requests_total", "Answers after which the client had to wait for a quota.", "quota"
+        )
+        self.throttled_seconds = reg.counters(
+            "ottla_throttled_seconds_total", "How long clients were told to wait for a quota.", "quota"
+        )
+
     def _declare_partitions(self) -> None:
         reg = self.registry
         self.topics = reg.reading("ottla_topics", "Topics in the cluster.")

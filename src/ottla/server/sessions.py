@@ -141,6 +141,13 @@ class Sessions:
             raise KafkaError(Error.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._incremental(session, request, uses_ids)
 
+    def without_records(self, plan: Plan) -> FetchResponse:
+        """The answer to a client that is over its quota: it tells nothing, and a session does not begin with it (KIP-219)."""
+        if plan.session is None or plan.incremental:
+            return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION)
+        self._sessions.pop(plan.session.id, None)
+        return FetchResponse()
+
     def _full(self, request: FetchRequest, uses_ids: bool, keep: bool) -> Plan:
         self._sessions.pop(request.session_id, None)
         wanted: dict[Key, Wanted] = {}

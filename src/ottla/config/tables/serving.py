@@ -172,9 +172,9 @@ unstable.feature.versions.enable                boolean false               -   
     Offer feature levels that are not final.
 
 # Quotas
-quota.window.num                                     int   11                  >=1 inert
+quota.window.num                                     int   11                  >=1
     Samples kept for client quotas.
-quota.window.size.seconds                            int   1                   >=1 inert
+quota.window.size.seconds                            int   1                   >=1
     Length of one sample for client quotas.
 replication.quota.window.num                         int   11                  >=1 inert
     Samples kept for replication throttles.
@@ -184,9 +184,9 @@ alter.log.dirs.replication.quota.window.num          int   11                  >
     Samples kept for throttled moves between directories.
 alter.log.dirs.replication.quota.window.size.seconds int   1                   >=1 inert
     Length of one sample for throttled moves between directories.
-controller.quota.window.num                          int   11                  >=1 inert
+controller.quota.window.num                          int   11                  >=1
     Samples kept for quotas on topic changes.
-controller.quota.window.size.seconds                 int   1                   >=1 inert
+controller.quota.window.size.seconds                 int   1                   >=1
     Length of one sample for quotas on topic changes.
 client.quota.callback.class                          class -                   -   inert
     A Java class that decides client quotas.

@@ -42,6 +42,9 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading = Reading(plan, request, ctx)
+    charging = ctx.node.charging
+    if charging is not None:
+        reading.bring_at_most(charging.fetch_bytes_max(ctx))
     if request.isolation_level not in ISOLATION_LEVELS and reading.has_something_to_read():
         return _failed(request, ctx.version)
     await reading.read()
@@ -52,6 +55,11 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
         plan.check_epoch()
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=plan.session.id if plan.session else NO_SESSION)
+    if charging is not None:
+        wait_ms, may_send = charging.fetched(ctx, reading.bytes_read)
+        response = reading.response() if may_send else ctx.node.sessions.without_records(plan)
+        response.throttle_time_ms = wait_ms
+        return response
     return reading.response()
 
 
@@ -95,6 +103,10 @@ class Reading:
         self.answers: dict[Key, Answer] = {}
         self.bytes_read = 0
         self.urgent = False
+
+    def bring_at_most(self, bytes_max: int) -> None:
+        self.bytes_max = min(self.bytes_max, bytes_max)
+        self.min_bytes = min(self.min_bytes, bytes_max)
 
     def has_something_to_read(self) -> bool:
         """Whether any of the partitions is there."""

@@ -5,6 +5,9 @@ CreateTopics versions: 4 lets the broker choose both counts (KIP-464), 5 returns
 
 When an answer says that a topic was made, the topic can be used on this node at once. A request whose timeout leaves no
 time at all is not begun: all its topics get REQUEST_TIMED_OUT, as in Apache Kafka.
+
+Partitions that are made or removed count for the quota of whoever asks (KIP-599). Above it, each topic is refused from
+version 6 (CreateTopics), 5 (DeleteTopics) and 3 (CreatePartitions) on; before, the client is made to wait afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from ottla.metadata.image import Image, Topic
 from ottla.metadata.topics import CLUSTER_METADATA
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.quotas import Mutations
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.topics import (
     CreatePartitionsRequest,
@@ -45,12 +49,13 @@ def said(error: KafkaError) -> str | None:
 
 @serves(CreateTopicsRequest, versions="2-7")
 async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTopicsResponse:
+    mutations = Mutations(ctx, strict_since=6)
     counts = Counter(topic.name for topic in request.topics)
     wanted = [_new_topic(t) for t in request.topics if counts[t.name] == 1 and t.name != CLUSTER_METADATA]
     try:
         if wanted and request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
-        outcomes = await _create(wanted, request.validate_only, ctx)
+        outcomes = await _create(wanted, request.validate_only, ctx, mutations)
     except KafkaError as error:
         return CreateTopicsResponse(topics=[_not_created(topic.name, error) for topic in request.topics])
     answers = [_created(new, outcomes[new.name], ctx.node.config) for new in wanted]
@@ -60,7 +65,7 @@ async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTop
         elif name == CLUSTER_METADATA:
             why = f"Creation of internal topic {name} is prohibited."
             answers.append(_not_created(name, KafkaError(Error.INVALID_REQUEST, why)))
-    return CreateTopicsResponse(topics=answers)
+    return CreateTopicsResponse(topics=answers, throttle_time_ms=mutations.wait_ms)
 
 
 def _new_topic(asked: CreateTopicsRequest.Topic) -> NewTopic:
@@ -73,12 +78,16 @@ def _new_topic(asked: CreateTopicsRequest.Topic) -> NewTopic:
     )
 
 
-async def _create(wanted: list[NewTopic], validate_only: bool, ctx: Context) -> dict[str, Topic | KafkaError]:
+async def _create(
+    wanted: list[NewTopic], validate_only: bool, ctx: Context, mutations: Mutations
+) -> dict[str, Topic | KafkaError]:
     if not wanted:
         return {}
     quorum, rng = ctx.node.quorum, ctx.node.world.random
     return await quorum.propose(
-        lambda image: controller.create_topics(image, wanted, quorum.rules, rng, validate_only=validate_only)
+        lambda image: controller.create_topics(
+            image, wanted, quorum.rules, rng, validate_only=validate_only, charge=mutations.charge
+        )
     )
 
 
@@ -116,6 +125,7 @@ Refused = tuple[str | None, bytes, KafkaError]
 
 @serves(DeleteTopicsRequest, versions="1-6")
 async def delete_topics(request: DeleteTopicsRequest, ctx: Context) -> DeleteTopicsResponse:
+    mutations = Mutations(ctx, strict_since=5)
     asked: list[tuple[str | None, bytes]] = [(topic.name, topic.topic_id) for topic in request.topics]
     asked += [(name, ZERO_UUID) for name in request.topic_names]
     try:
@@ -124,7 +134,8 @@ async def delete_topics(request: DeleteTopicsRequest, ctx: Context) -> DeleteTop
         names, ids, refused = _sorted_out(asked)
         if (names or ids) and request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
-        return DeleteTopicsResponse(responses=[*map(_not_deleted, refused), *await _delete(names, ids, ctx)])
+        answers = [*map(_not_deleted, refused), *await _delete(names, ids, ctx, mutations)]
+        return DeleteTopicsResponse(responses=answers, throttle_time_ms=mutations.wait_ms)
     except KafkaError as error:
         return DeleteTopicsResponse(responses=[_not_deleted((name, topic_id, error)) for name, topic_id in asked])
 
@@ -150,7 +161,9 @@ def _sorted_out(asked: Sequence[tuple[str | None, bytes]]) -> tuple[list[str], l
     return [n for n, count in names.items() if count == 1], [i for i, count in ids.items() if count == 1], refused
 
 
-async def _delete(names: list[str], ids: list[bytes], ctx: Context) -> list[DeleteTopicsResponse.Topic]:
+async def _delete(
+    names: list[str], ids: list[bytes], ctx: Context, mutations: Mutations
+) -> list[DeleteTopicsResponse.Topic]:
     """All in one decision, so that a name means the topic that it names when the deletion is written."""
     answers: list[DeleteTopicsResponse.Topic] = []
     if not names and not ids:
@@ -158,7 +171,7 @@ async def _delete(names: list[str], ids: list[bytes], ctx: Context) -> list[Dele
 
     def decide(image: Image) -> controller.Decision[None]:
         chosen = _chosen(image, names, ids, answers)
-        decision = controller.delete_topics(image, list(chosen))
+        decision = controller.delete_topics(image, list(chosen), charge=mutations.charge)
         for topic_id, error in decision.reply.items():
             answers.append(_deleted(chosen[topic_id], topic_id, error))
         return controller.Decision(decision.records, None)
@@ -207,6 +220,7 @@ def _not_deleted(refused: Refused) -> DeleteTopicsResponse.Topic:
 
 @serves(CreatePartitionsRequest, versions="0-3")
 async def create_partitions(request: CreatePartitionsRequest, ctx: Context) -> CreatePartitionsResponse:
+    mutations = Mutations(ctx, strict_since=3)
     counts = Counter(topic.name for topic in request.topics)
     wanted = [_more(topic) for topic in request.topics if counts[topic.name] == 1]
     answers = [
@@ -217,10 +231,11 @@ async def create_partitions(request: CreatePartitionsRequest, ctx: Context) -> C
     try:
         if wanted and request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
-        outcomes = await _grow(wanted, request.validate_only, ctx)
+        outcomes = await _grow(wanted, request.validate_only, ctx, mutations)
     except KafkaError as error:
         return CreatePartitionsResponse(results=[_grown(topic.name, error) for topic in request.topics])
-    return CreatePartitionsResponse(results=[*answers, *(_grown(name, error) for name, error in outcomes.items())])
+    answers += [_grown(name, error) for name, error in outcomes.items()]
+    return CreatePartitionsResponse(results=answers, throttle_time_ms=mutations.wait_ms)
 
 
 def _more(asked: CreatePartitionsRequest.Topic) -> MorePartitions:
@@ -228,12 +243,16 @@ def _more(asked: CreatePartitionsRequest.Topic) -> MorePartitions:
     return MorePartitions(asked.name, asked.count, given)
 
 
-async def _grow(wanted: list[MorePartitions], validate_only: bool, ctx: Context) -> dict[str, KafkaError | None]:
+async def _grow(
+    wanted: list[MorePartitions], validate_only: bool, ctx: Context, mutations: Mutations
+) -> dict[str, KafkaError | None]:
     if not wanted:
         return {}
     rng = ctx.node.world.random
     return await ctx.node.quorum.propose(
-        lambda image: controller.add_partitions(image, wanted, rng, validate_only=validate_only)
+        lambda image: controller.add_partitions(
+            image, wanted, rng, validate_only=validate_only, charge=mutations.charge
+        )
     )
 
 
