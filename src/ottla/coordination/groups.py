@@ -82,6 +82,8 @@ class Groups:
         self.by_id: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
+        # Groups whose offsets have still to be looked at in this round of expiry.
+        self.to_look_at: list[str] = []
 
     @property
     def image(self) -> Image:

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.coordination.coordinator import Coordinator, Later
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment, Waiter
-from ottla.coordination.records import Record, pack, unpack
+from ottla.coordination.offsets import NO_PRODUCER
+from ottla.coordination.records import Record, pack
 from ottla.log.producers import Origin
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.topics import CONSUMER_OFFSETS
@@ -272,12 +273,15 @@ class Shard:
 
 def replay_batch(coordinator: Coordinator, batch: wire.Batch, data: memoryview) -> int:
     """Replay one batch as it stands in the log; how many records it has."""
+    producer_id = batch.producer_id if batch.is_transactional else NO_PRODUCER
     if batch.is_control:
+        for marker in wire.iterate(data):
+            kind = wire.control_type(marker.key)
+            if kind in (wire.ControlType.COMMIT, wire.ControlType.ABORT):
+                coordinator.end_transaction(batch.producer_id, kind == wire.ControlType.COMMIT)
         return 0
-    for entry in wire.iterate(data):
-        record = unpack(entry.key, entry.value)
-        if record is not None:
-            coordinator.replay(record, entry.offset)
+    for offset, _, key, value, _ in wire.iterate(data):
+        coordinator.read(key, value, offset, producer_id)
     return batch.count
 
 

@@ -31,6 +31,7 @@ from ottla.server.dispatch import HANDLERS
 from ottla.server.handlers import (
     api_versions,
     cluster,
+    commits,
     credentials,
     elections,
     features,
@@ -66,6 +67,7 @@ FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
+    *(commits,),
 )
 
 

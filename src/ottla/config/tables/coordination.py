@@ -15,15 +15,15 @@ group.max.session.timeout.ms     int 1800000    -   inert
     The longest session timeout a classic member may ask for.
 
 # Committed offsets
-offset.metadata.max.bytes           int   4096      -   inert
+offset.metadata.max.bytes           int   4096      -
     The longest note that may be stored with an offset.
-offsets.commit.timeout.ms           int   5000      >=1 inert
+offsets.commit.timeout.ms           int   5000      >=1
     How long a commit waits for its copies.
 offsets.load.buffer.size            int   5242880   >=1 inert
     Bytes read at a time when offsets are loaded.
-offsets.retention.minutes           int   10080     >=1 inert
+offsets.retention.minutes           int   10080     >=1
     Offsets of a group without members are forgotten after this.
-offsets.retention.check.interval.ms long  600000    >=1 inert
+offsets.retention.check.interval.ms long  600000    >=1
     How often that is checked.
 offsets.topic.num.partitions        int   50        >=1
     Partitions of the offsets topic.
@@ -31,7 +31,7 @@ offsets.topic.replication.factor    short 3         >=1
     Copies of the offsets topic; no group starts with fewer brokers.
 offsets.topic.segment.bytes         int   104857600 >=1
     Segment size of the offsets topic.
-offsets.topic.compression.codec     int   0         -   inert
+offsets.topic.compression.codec     int   0         -
     Codec of its records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
 
 # The group coordinator
