@@ -36,6 +36,7 @@ from ottla.server.handlers import (
     elections,
     features,
     fetch,
+    group_admin,
     log_dirs,
     membership,
     metadata,
@@ -67,7 +68,7 @@ FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
-    *(commits,),
+    *(commits, group_admin),
 )
 
 
