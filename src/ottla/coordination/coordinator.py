@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ottla.coordination import classic_group, classic_rebalance, commits
+from ottla.coordination import classic_group, classic_rebalance, commits, consumer, consumer_replay
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Decision, Moment
 from ottla.coordination.offsets import NO_PRODUCER
@@ -25,11 +25,15 @@ from ottla.coordination.records import (
 from ottla.metadata.image import Delta, Image
 
 # A record's key layout -> what it does to the groups. The offset is the record's own in the topic.
-REPLAY: dict[int, Callable[[Groups, Record, int], None]] = {GroupMetadataKey.key: classic_group.replay}
+REPLAY: dict[int, Callable[[Groups, Record, int], None]] = {
+    GroupMetadataKey.key: classic_group.replay,
+    **consumer_replay.REPLAY,
+}
 # Kind of alarm -> what to do about it, for a group and a member.
 ALARMS: dict[str, Callable[[Groups, str, str, Moment], Decision[Any]]] = {
     commits.EXPIRY: commits.expire,
     **classic_rebalance.ALARMS,
+    **consumer.ALARMS,
 }
 
 
@@ -66,6 +70,7 @@ class Coordinator:
     def loaded(self, moment: Moment) -> list[Later]:
         """Everything was read back: members get a full session from here on, and chores begin."""
         commits.begin_expiry(self.groups, moment)
+        consumer_replay.after_load(self.groups, moment)
         return [*classic_rebalance.after_load(self.groups, moment)]
 
     def ring(self, moment: Moment) -> list[Later]:
@@ -78,6 +83,7 @@ class Coordinator:
 
     def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""
+        consumer_replay.topics_changed(self.groups, old, new, delta)
         return [
             decision
             for topic in delta.deleted.values()

@@ -14,7 +14,7 @@ from ottla.config import BrokerConfig
 from ottla.coordination.machine import Moment, Timers
 from ottla.coordination.offsets import Commit, Offsets
 from ottla.coordination.records import Record
-from ottla.metadata.image import Image
+from ottla.metadata.image import Image, Topic
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import Chance
 
@@ -82,6 +82,10 @@ class Groups:
         self.by_id: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
+        # Hashes of topics, for groups that notice when theirs change; the topic as it was then.
+        self.topic_hashes: dict[str, tuple[Topic, int]] = {}
+        # The picture in which topics last came into being: expressions that were evaluated before are evaluated anew.
+        self.topics_came_at = -1
         # Groups whose offsets have still to be looked at in this round of expiry.
         self.to_look_at: list[str] = []
 
