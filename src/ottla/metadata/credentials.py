@@ -109,7 +109,7 @@ class Described(NamedTuple):
 
 def describe_scram_credentials(image: Image, users: Iterable[str]) -> list[Described]:
     """Of these users, or of all if none is named."""
-    asked = Counter(users) or Counter({name: 1 for name, _ in image.credentials})
+    asked = Counter(users) or Counter({name: 1 for name, _ in sorted(image.credentials)})
     return [_described(image, user, times) for user, times in asked.items()]
 
 

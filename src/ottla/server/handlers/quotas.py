@@ -74,11 +74,7 @@ async def unresolvable(names: Iterable[str]) -> set[str]:
     unknown = set()
     for name in sorted(names):
         try:
-            await asyncio.get_running_loop().create_task(_resolve(name))
+            await asyncio.get_running_loop().getaddrinfo(name, None)
         except OSError:
             unknown.add(name)
     return unknown
-
-
-async def _resolve(name: str) -> None:
-    await asyncio.get_running_loop().getaddrinfo(name, None)
