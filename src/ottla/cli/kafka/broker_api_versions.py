@@ -9,7 +9,7 @@ from ottla.cli.kafka.options import Options, Parser, run, takes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ottla.client.admin import Admin
+    from ottla.client.cluster import Cluster
 
 PARSER = Parser(
     "This tool helps to retrieve broker version information.",
@@ -27,14 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(options: Options) -> None:
-    from ottla.cli.kafka.connecting import with_admin
+    from ottla.cli.kafka.connecting import with_cluster
 
     options.require("bootstrap-server")
-    with_admin(options.text("bootstrap-server"), options.value("command-config"), _show_all)
+    with_cluster(options.text("bootstrap-server"), options.value("command-config"), show_all)
 
 
-async def _show_all(admin: Admin) -> None:
-    cluster = admin.cluster
+async def show_all(cluster: Cluster) -> None:
     for broker in sorted((await cluster.metadata([])).brokers, key=lambda broker: broker.node_id):
         name = f"{broker.host}:{broker.port} (id: {broker.node_id} rack: {broker.rack or 'null'} isFenced: false)"
         try:

@@ -63,3 +63,12 @@ def _may_break(line: str, at: int) -> bool:
     if before in "-.,!?:":
         return after.isalpha() or (before in ".," and after in "[(") or (before == ":" and after.isdigit())
     return after in "([{" and before not in "([{<'\"="
+
+
+def pretty(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Kafka's tools draw it: each column as wide as its widest cell, with a tab behind it."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = (
+        "".join(f"{cell.ljust(width)}\t" for cell, width in zip(row, widths, strict=True)) for row in (headings, *rows)
+    )
+    return "\n".join(lines)

@@ -21,14 +21,14 @@ class Command(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog.split()[0]}: error: {_reworded(message)}\n")
+        self.exit(1, f"{self.prog.split()[0]}: error: {reworded(message)}\n")
 
     def commands(self) -> Any:
         """Where the sub-commands are added."""
         return self.add_subparsers(dest="command", required=True, parser_class=Command)
 
 
-def _reworded(message: str) -> str:
+def reworded(message: str) -> str:
     if message.startswith("the following arguments are required: "):
         first = message.split(": ", 1)[1].split(", ")[0]
         return "too few arguments" if first == "command" else f"argument {first} is required"
@@ -37,6 +37,14 @@ def _reworded(message: str) -> str:
     if message.startswith("unrecognized arguments: "):
         return "unrecognized arguments: " + repr(message.split(": ", 1)[1].split()[0])
     return message
+
+
+def integer(text: str) -> int:
+    """A number, or argparse4j's words for what is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"could not convert '{text}' to Integer (For input string: \"{text}\")")
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, *, short: bool = False, is_required: bool = True) -> None:

@@ -15,6 +15,8 @@ def uuid_of(text: str) -> bytes:
     """The 16 bytes that the text stands for."""
     if len(text) > TEXT_MAX:
         raise Failed(f"Input string with prefix `{text[:TEXT_MAX]}` is too long to be decoded as a base64 UUID")
+    if len(text) == 1:
+        raise Failed("Input byte[] should at least have 2 bytes for base64 bytes")
     try:
         value = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):
