@@ -37,6 +37,7 @@ from ottla.server.handlers import (
     features,
     fetch,
     group_admin,
+    groups,
     log_dirs,
     membership,
     metadata,
@@ -68,7 +69,7 @@ FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
-    *(commits, group_admin),
+    *(groups, commits, group_admin),
 )
 
 

@@ -1,0 +1,131 @@
+"""Finding a group's coordinator, and being a member: the classic protocol and the consumer protocol of KIP-848.
+
+FindCoordinator versions: 1 other kinds of keys, 3 flexible, 4 many keys. What the others changed stands with their layouts in
+`wire/messages/groups.py`; what they do is decided in `coordination/`.
+
+Apache Kafka answers COORDINATOR_NOT_AVAILABLE while it makes the offsets topic; here the first client waits for it.
+"""
+
+from __future__ import annotations
+
+from ottla.coordination import doors
+from ottla.metadata.controller import create_topics
+from ottla.metadata.topics import CONSUMER_OFFSETS
+from ottla.server.context import Context
+from ottla.server.coordinators import partition_of
+from ottla.server.dispatch import serves
+from ottla.server.handlers.metadata import auto_topic
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+GROUP, TRANSACTION, SHARE = range(3)
+MANY_KEYS = 4
+
+Coordinator = FindCoordinatorResponse.Coordinator
+
+
+@serves(FindCoordinatorRequest, versions="0-6")
+async def find_coordinator(request: FindCoordinatorRequest, ctx: Context) -> FindCoordinatorResponse:
+    if ctx.version >= MANY_KEYS:
+        found = [await _coordinator(key, request.key_type, ctx) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=found)
+    one = await _coordinator(request.key, request.key_type, ctx)
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+async def _coordinator(key: str, kind: int, ctx: Context) -> Coordinator:
+    try:
+        if kind not in (GROUP, TRANSACTION, SHARE):
+            raise KafkaError(Error.INVALID_REQUEST)
+        if kind != GROUP:
+            raise KafkaError(
+                Error.COORDINATOR_NOT_AVAILABLE, "transactions and share groups are not coordinated here yet"
+            )
+        return await _coordinator_of_group(key, ctx)
+    except KafkaError as error:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
+
+
+async def _coordinator_of_group(key: str, ctx: Context) -> Coordinator:
+    topic = ctx.image.topic(CONSUMER_OFFSETS)
+    if topic is None:
+        await _make_offsets_topic(ctx)
+        topic = ctx.image.topic(CONSUMER_OFFSETS)
+        if topic is None:
+            raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE)
+    broker = ctx.image.broker(topic.partitions[partition_of(key, len(topic.partitions))].leader)
+    if broker is None or broker.fenced or ctx.listener not in broker.endpoints:
+        raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE)
+    endpoint = broker.endpoints[ctx.listener]
+    return Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port, error_message="")
+
+
+async def _make_offsets_topic(ctx: Context) -> None:
+    quorum, rng = ctx.node.quorum, ctx.node.world.random
+    wanted = [auto_topic(CONSUMER_OFFSETS, ctx.node.config)]
+    try:
+        await quorum.propose(lambda image: create_topics(image, wanted, quorum.rules, rng))
+    except KafkaError as error:
+        raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, error.message)
+
+
+@serves(JoinGroupRequest, versions="0-9")
+async def join_group(request: JoinGroupRequest, ctx: Context) -> JoinGroupResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, doors.join, request, ctx)
+    except KafkaError as error:
+        nameless = None if ctx.version >= 7 else ""
+        return JoinGroupResponse(error_code=error.code, protocol_name=nameless, member_id=request.member_id)
+
+
+@serves(SyncGroupRequest, versions="0-5")
+async def sync_group(request: SyncGroupRequest, ctx: Context) -> SyncGroupResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, doors.sync, request, ctx)
+    except KafkaError as error:
+        return SyncGroupResponse(error_code=error.code)
+
+
+@serves(HeartbeatRequest, versions="0-4")
+async def heartbeat(request: HeartbeatRequest, ctx: Context) -> HeartbeatResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, doors.heartbeat, request, ctx)
+    except KafkaError as error:
+        return HeartbeatResponse(error_code=error.code)
+
+
+@serves(LeaveGroupRequest, versions="0-5")
+async def leave_group(request: LeaveGroupRequest, ctx: Context) -> LeaveGroupResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, doors.leave, request, ctx)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
+
+
+@serves(ConsumerGroupHeartbeatRequest, versions="0-1")
+async def consumer_group_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, ctx: Context
+) -> ConsumerGroupHeartbeatResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx)
+    except KafkaError as error:
+        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
