@@ -18,6 +18,7 @@ from ottla.server.measures import NodeMetrics
 from ottla.server.quotas import METERS_MAX, Quotas, levels, plain_address
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
+from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from served import Client, Served, batch, fetch_request, frame, produce_request, serving, values
@@ -288,6 +289,23 @@ async def test_changes_of_topics_above_the_quota_are_refused(tmp_path: Path) -> 
         assert served.node.quorum.image.topic("b") is None
         topic = served.node.quorum.image.topic("a")
         assert topic is not None and len(topic.partitions) == 20
+
+
+@on_loop
+async def test_topics_that_come_by_being_asked_for_count_too(tmp_path: Path) -> None:
+    """As in Apache Kafka the topic is not made, and the client is told that it is not there."""
+    async with serving(tmp_path, {"num.partitions": "20"}) as served:
+        await limit(served, ANONYMOUS, controller_mutation_rate=0.1)
+        client = await served.connect()
+        for name in ("first", "second", "third"):
+            asked = MetadataRequest(topics=[MetadataRequest.Topic(name=name)], allow_auto_topic_creation=True)
+            assert (await client.call(asked, 9)).topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
+        async with asyncio.timeout(10):
+            while (topic := served.node.quorum.image.topic("first")) is None:
+                await asyncio.sleep(0.01)
+        assert len(topic.partitions) == 20
+        assert served.node.quorum.written.topic("second") is None
+        assert served.node.quorum.written.topic("third") is None
 
 
 @on_loop

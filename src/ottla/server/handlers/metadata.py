@@ -11,6 +11,7 @@ on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from ottla.config import BrokerConfig
@@ -27,6 +28,7 @@ from ottla.metadata.topics import (
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.handlers.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, alive_on, controller_for_clients
+from ottla.server.quotas import Mutations
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.metadata import (
     DescribeTopicPartitionsRequest,
@@ -202,8 +204,20 @@ def _name_error(name: str) -> Error:
 def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context) -> None:
     config = ctx.node.config
     if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
-        legal = [name for name in names if _may_be_created(name)]
-        ctx.node.quorum.create_soon(auto_topic(name, config) for name in legal)
+        wanted = [auto_topic(name, config) for name in names if _may_be_created(name)]
+        ctx.node.quorum.create_soon(_affordable(wanted, ctx))
+
+
+def _affordable(wanted: list[NewTopic], ctx: Context) -> list[NewTopic]:
+    """Those that the quota on changes of topics leaves room for; of the others the client is told that they are not there."""
+    if ctx.node.charging is None:
+        return wanted
+    mutations, left = Mutations(ctx, strict_since=0), []
+    for new in wanted:
+        with contextlib.suppress(KafkaError):
+            mutations.charge(new.partitions if new.partitions > 0 else ctx.node.config["num.partitions"])
+            left.append(new)
+    return left
 
 
 def _may_be_created(name: str) -> bool:
