@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.coordination.classic_group import STABLE, ClassicGroup, ClassicMember
 from ottla.coordination.commits import fitting
+from ottla.coordination.consumer import check_served
+from ottla.coordination.consumer_group import ConsumerGroup
+from ottla.coordination.consumer_member import Member
 from ottla.coordination.groups import CLASSIC, CONSUMER, Group, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.simple import SimpleGroup, find_any
+from ottla.metadata.image import Image
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.groups import DescribeGroupsResponse, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.messages.groups import (
+    ConsumerGroupDescribeResponse,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 
 Listed = ListGroupsResponse.Group
+Consumer = ConsumerGroupDescribeResponse.Group.Member
 # The types as ListGroups tells them.
 TYPES = {CLASSIC: "Classic", CONSUMER: "Consumer"}
 DEAD = "Dead"
 # From this version on DescribeGroups tells that a group does not exist.
 NOT_FOUND_SINCE = 6
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 # --- list
@@ -77,6 +88,59 @@ def _member(member: ClassicMember, protocol: str | None) -> DescribeGroupsRespon
         client_host=member.client_host,
         member_metadata=b"" if protocol is None else member.subscription(protocol),
         member_assignment=b"" if protocol is None else member.assignment,
+    )
+
+
+def describe_consumers(
+    groups: Groups, group_id: str, caller: Caller, moment: Moment
+) -> Decision[ConsumerGroupDescribeResponse.Group]:
+    """A consumer group, with what each member has and is to have."""
+    check_served(groups)
+    group = find_any(groups, group_id)
+    if not isinstance(group, ConsumerGroup):
+        raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    return Decision(
+        ConsumerGroupDescribeResponse.Group(
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=max(group.assignment_epoch, 0),
+            assignor_name=group.preferred_assignor() or groups.config["group.consumer.assignors"][0],
+            members=[_consumer(group, member, groups.image) for member in group.members.values()],
+        )
+    )
+
+
+def _consumer(group: ConsumerGroup, member: Member, image: Image) -> Consumer:
+    # What it was told to give up and has not yet given up still counts as assigned.
+    has: dict[bytes, list[int]] = {}
+    for held in (member.assigned, member.revoking):
+        for topic_id, partitions in held.items():
+            has.setdefault(topic_id, []).extend(partitions)
+    return Consumer(
+        member_id=member.id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.names),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(has, image),
+        target_assignment=_assignment(group.target_of(member.id), image),
+        member_type=CLASSIC_MEMBER if member.classic is not None else CONSUMER_MEMBER,
+    )
+
+
+def _assignment(partitions: Mapping[bytes, Iterable[int]], image: Image) -> Consumer.Assignment:
+    """With the names of the topics; those that do not exist any more are left out."""
+    known = ((image.topic_by_id(topic_id), those) for topic_id, those in partitions.items())
+    return Consumer.Assignment(
+        topic_partitions=[
+            Consumer.Assignment.TopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=sorted(those))
+            for topic, those in known
+            if topic is not None
+        ]
     )
 
 

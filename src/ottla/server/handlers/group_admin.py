@@ -2,7 +2,7 @@
 
 ListGroups versions: 1 throttle time, 3 flexible, 4 states (KIP-518), 5 types (KIP-848). DescribeGroups: 3 authorized
 operations (KIP-430), 4 static members (KIP-345), 5 flexible, 6 groups that do not exist are told apart from dead ones
-(KIP-1043). DeleteGroups: 2 flexible.
+(KIP-1043). ConsumerGroupDescribe: 1 tells members of the classic protocol apart. DeleteGroups: 2 flexible.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import (
     NO_OPERATIONS,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -50,6 +52,21 @@ async def describe_groups(request: DescribeGroupsRequest, ctx: Context) -> Descr
                 group.authorized_operations = operations
         except KafkaError as error:
             group = DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code)
+        answer.groups.append(group)
+    return answer
+
+
+@serves(ConsumerGroupDescribeRequest, versions="0-1")
+async def consumer_group_describe(request: ConsumerGroupDescribeRequest, ctx: Context) -> ConsumerGroupDescribeResponse:
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+    answer = ConsumerGroupDescribeResponse()
+    for group_id in request.group_ids:
+        try:
+            group = await ctx.groups.decide(group_id, listing.describe_consumers, group_id, ctx)
+            group.authorized_operations = operations
+        except KafkaError as error:
+            said = error.message if error.error is Error.GROUP_ID_NOT_FOUND else None
+            group = ConsumerGroupDescribeResponse.Group(group_id=group_id, error_code=error.code, error_message=said)
         answer.groups.append(group)
     return answer
 
