@@ -49,6 +49,8 @@ class TestTime:
         bench.sync(one)
         bench.pass_ms(SESSION_MS - 1)
         assert follower.error is Error.NONE and two in bench.group.members
+        bench.pass_ms(1)
+        assert two not in bench.group.members  # from its answer on, its session counts again
 
     def test_who_does_not_join_in_time_is_out(self) -> None:
         """GRP-15."""
@@ -148,6 +150,14 @@ class TestLeaving:
         assert [m.error_code for m in outcome.members] == [0, unknown, unknown]
         assert list(bench.group.by_instance) == ["i1"]
 
+    def test_who_leaves_while_its_part_is_awaited_is_told_so(self) -> None:
+        bench = Bench()
+        one, two = bench.stable(2)
+        bench.join(one), bench.join(two)
+        waiting = bench.sync(two)
+        bench.leave((two, None))
+        assert waiting.error is Error.UNKNOWN_MEMBER_ID and not bench.waiting
+
     def test_who_leaves_while_it_waits_is_told_so(self) -> None:
         bench = Bench()
         one, two = bench.stable(2)
@@ -207,6 +217,17 @@ class TestStaticMembers:
         assert bench.group.state == PREPARING
         assert bench.join(one, "i0").reply.generation_id == 3
         assert back.reply.generation_id == 3
+
+    def test_one_that_comes_back_has_still_to_ask_for_its_part(self) -> None:
+        bench = Bench()
+        bench.stable(0, 2)
+        one, two = bench.group.members
+        bench.join(one, "i0"), bench.join(two, "i1")
+        bench.sync(one, {two: b"x"}, instance="i0")
+        back = bench.join(instance="i1").reply.member_id
+        assert list(bench.group.awaited) == [back]
+        assert bench.sync(back, instance="i1").reply.assignment == b"x"
+        assert not bench.group.awaited
 
     def test_one_whose_join_waits_is_fenced_by_its_next_self(self) -> None:
         bench = Bench()
