@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # The first version of OffsetCommit whose clients know what a stale epoch is.
 COMMITS_BY_EPOCH = 9
 NO_TARGET: Target = {}
+# Of a group that nobody changed yet: a member's epoch 0 means that it joins, and must not be reached by reconciling.
+FIRST_EPOCH = 1
 NEVER_MS = -(2**63)
 
 
@@ -45,9 +47,9 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
-        self.assignment_epoch = -1
+        self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Target] = {}
