@@ -182,6 +182,10 @@ class Options:
             return list(given)
         return [part for value in given for part in value.split(option.separator)]
 
+    def given(self) -> list[str]:
+        """The options that were given, by name, in that order."""
+        return list(self._given)
+
     def in_order(self, *names: str) -> list[str]:
         """The values of several options in the order in which they were given; "" for one without a value."""
         return [value for name, given in self._sequence if name in names for value in given or [""]]
