@@ -5,6 +5,8 @@ directories that contradict each other. New directories are given the identity o
 with the fewest logs, and the metadata is told which one that was (KIP-858). A directory whose disk is full (see `ballast`)
 gets new logs only if all are.
 
+Of two logs of one partition (a crash while it was moving, see `moving`) the longer one counts; the other is put aside.
+
 A log that the metadata places in a directory which is not there (a disk that was not mounted, say) is not begun anew
 elsewhere: that would give out its offsets a second time and hide its records when the disk is back.
 """
@@ -22,6 +24,7 @@ from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
 from ottla.log.files import FILES_MAX
 from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
+from ottla.log.moving import futures_in, how_far
 from ottla.log.settings import LogSettings
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import is_reserved, random_id, uuid_text
@@ -51,6 +54,8 @@ class Directories:
         self.ballasts = {path: Ballast(disk, path) for path in paths}
         self.cluster_id = ""
         self._making: Counter[str] = Counter()
+        # Moves that the last process did not live to end: directory to move to, topic id, partition.
+        self.unfinished: list[tuple[DataDirectory, bytes, int]] = []
 
     # --- identity
 
@@ -97,7 +102,22 @@ class Directories:
     # --- logs
 
     async def load(self, settings_of: Callable[[str], LogSettings]) -> list[Loading]:
-        return [await directory.load(settings_of) for directory in self.all]
+        loadings = [await directory.load(settings_of) for directory in self.all]
+        for directory in self.all:
+            for path, partition, topic_id in futures_in(directory):
+                self.unfinished.append((directory, topic_id, partition))
+                await directory.disk.away(directory.disk.remove_tree, path)
+        await self._settle_doubles()
+        return loadings
+
+    async def _settle_doubles(self) -> None:
+        found: dict[tuple[str, int, bytes], list[DataDirectory]] = {}
+        for directory in self.all:
+            for (topic, index), log in directory.logs.items():
+                found.setdefault((topic, index, log.topic_id), []).append(directory)
+        for (topic, index, _), homes in found.items():
+            for directory in sorted(homes, key=lambda home: how_far(home.logs[topic, index]))[:-1]:
+                await directory.delete(topic, index)
 
     async def log(self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes) -> Log:
         """The log of a partition: as it lies on the disk, or new. One of an older topic with the same name is set aside."""
@@ -121,9 +141,13 @@ class Directories:
         finally:
             self._making[home.path] -= 1
 
+    def home_of(self, log: Log) -> DataDirectory:
+        """The directory that holds a log."""
+        return self.at(log.directory.rpartition("/")[0])
+
     def id_of(self, log: Log) -> bytes:
         """The id of the directory that holds a log."""
-        meta = self.at(log.directory.rpartition("/")[0]).meta
+        meta = self.home_of(log).meta
         assert meta is not None
         return meta.directory_id
 

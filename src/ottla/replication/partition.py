@@ -105,9 +105,7 @@ class Partition:
     def lead(self, leader_epoch: int, isr: tuple[int, ...]) -> None:
         """Be the leader in `leader_epoch`, which begins behind everything that was accepted in the one before."""
         if leader_epoch > self.leader_epoch:
-            if self._dirty:
-                self.log.wait_for_landing()
-                self.write()
+            self.come_to_rest()
             self.log.begin_epoch(leader_epoch)
             self._renew_watermark()
         self.leader, self.leader_epoch, self.isr = self._node_id, leader_epoch, isr
@@ -146,6 +144,19 @@ class Partition:
             )
         if self.leader != self._node_id:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+
+    def move_to(self, log: Log, ballast: Ballast) -> None:
+        """The log lies in another directory from now on, and has all that this one has. Whoever waits does not notice."""
+        self.log.tower = None
+        self.log, self._ballast = log, ballast
+        log.tower, log.tally = self, self.traffic
+        self.settle()
+
+    def come_to_rest(self) -> None:
+        """Nothing is staged when this returns, or on its way to the file."""
+        if self._dirty:
+            self.log.wait_for_landing()
+            self.write()
 
     # --- writing
 

@@ -18,6 +18,7 @@ from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.topics import is_internal
+from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition, Traffic
 from ottla.wire.errors import Error, KafkaError
 
@@ -67,8 +68,10 @@ class Replicas:
         spawn: Callable[[Any], Any],
         traffic_of: Callable[[str], Traffic],
         write_failed: Callable[[BaseException], None],
+        moves: Moves,
     ) -> None:
         self._node_id = node_id
+        self.moves = moves
         self._traffic_of = traffic_of
         self._write_failed = write_failed
         self._directories = directories
@@ -208,6 +211,7 @@ class Replicas:
             del self.by_name[hosted.name]
         self._count_looking_inside()
         for partition in hosted.partitions.values():
+            await self.moves.stop(partition)
             partition.retire(Error.UNKNOWN_TOPIC_OR_PARTITION)
             self.corrupt_batches_before += partition.log.corrupt_batches
             await self._directories.delete(partition.log)

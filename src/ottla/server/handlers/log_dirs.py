@@ -1,7 +1,10 @@
-"""What lies in the data directories: partitions with their sizes, and the space on each volume.
+"""What lies in the data directories: partitions with their sizes, and the space on each volume; and moving them about.
 
 DescribeLogDirs versions: 2 flexible, 3 an error for the whole request, 4 space (KIP-827), 5 cordoned directories (KIP-1066).
-The metadata log is not listed, and topics or partitions that are not here are left out without an error.
+The metadata log is not listed, and topics or partitions that are not here are left out without an error. A copy of a
+partition that moves to another directory is listed there as its future.
+
+AlterReplicaLogDirs begins to move replicas (KIP-113); its answer does not wait for them to arrive. Version 2 flexible.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ import os
 from collections.abc import Collection, Mapping
 
 from ottla.log.directory import METADATA_TOPIC, DataDirectory
+from ottla.log.moving import Copy
+from ottla.replication.moves import Moves
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
-from ottla.wire.errors import Error
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.wire.messages.placement import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 
 Listed = DescribeLogDirsResponse.Directory
 
@@ -25,7 +31,7 @@ Wanted = Mapping[str, Collection[int]] | None
 async def describe_log_dirs(request: DescribeLogDirsRequest, ctx: Context) -> DescribeLogDirsResponse:
     wanted = _wanted(request)
     cordoned = ctx.node.config["cordoned.log.dirs"]
-    return DescribeLogDirsResponse(results=[_listed(it, wanted, cordoned) for it in ctx.node.directories.all])
+    return DescribeLogDirsResponse(results=[_listed(it, wanted, cordoned, ctx) for it in ctx.node.directories.all])
 
 
 def _wanted(request: DescribeLogDirsRequest) -> Wanted:
@@ -37,7 +43,7 @@ def _wanted(request: DescribeLogDirsRequest) -> Wanted:
     return wanted
 
 
-def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str]) -> Listed:
+def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str], ctx: Context) -> Listed:
     path = os.path.abspath(directory.path)
     try:
         total, free = directory.disk.space(directory.path)
@@ -45,18 +51,53 @@ def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str])
         return Listed(error_code=Error.KAFKA_STORAGE_ERROR.code, log_dir=path)
     return Listed(
         log_dir=path,
-        topics=_topics(directory, wanted),
+        topics=_topics(directory, wanted, ctx.replicas.moves),
         total_bytes=total,
         usable_bytes=free,
         is_cordoned="*" in cordoned or directory.path in cordoned,
     )
 
 
-def _topics(directory: DataDirectory, wanted: Wanted) -> list[Listed.Topic]:
+def _topics(directory: DataDirectory, wanted: Wanted, moves: Moves) -> list[Listed.Topic]:
     by_name: dict[str, list[Listed.Topic.Partition]] = {}
     for (topic, index), log in directory.logs.items():
-        if topic != METADATA_TOPIC and (wanted is None or index in wanted.get(topic, ())):
+        if topic != METADATA_TOPIC and _is_wanted(topic, index, wanted) and not moves.has_left(log):
             # How far the log's end is behind the watermark: never, on a leader.
             listed = Listed.Topic.Partition(partition_index=index, partition_size=log.size, offset_lag=0)
             by_name.setdefault(topic, []).append(listed)
+    for (topic, index), move in moves.under_way.items():
+        if move.target is directory and _is_wanted(topic, index, wanted) and not moves.has_left(move.copy.source):
+            by_name.setdefault(topic, []).append(_future(index, move.copy))
     return [Listed.Topic(name=name, partitions=partitions) for name, partitions in by_name.items()]
+
+
+def _is_wanted(topic: str, index: int, wanted: Wanted) -> bool:
+    return wanted is None or index in wanted.get(topic, ())
+
+
+def _future(index: int, copy: Copy) -> Listed.Topic.Partition:
+    return Listed.Topic.Partition(
+        partition_index=index, partition_size=copy.log.size, offset_lag=copy.lag, is_future_key=True
+    )
+
+
+@serves(AlterReplicaLogDirsRequest, versions="1-2")
+async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, ctx: Context) -> AlterReplicaLogDirsResponse:
+    """A partition that is named for two directories goes to the one that is named last."""
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    told: dict[str, list[AlterReplicaLogDirsResponse.Topic.Partition]] = {}
+    for (topic, index), path in wanted.items():
+        outcome = AlterReplicaLogDirsResponse.Topic.Partition(partition_index=index)
+        try:
+            ctx.replicas.moves.check(path)
+            await ctx.replicas.moves.move(ctx.replicas.find(topic, index), path)
+        except KafkaError as error:
+            outcome.error_code = error.code
+        told.setdefault(topic, []).append(outcome)
+    kind = AlterReplicaLogDirsResponse.Topic
+    return AlterReplicaLogDirsResponse(results=[kind(topic_name=name, partitions=told[name]) for name in told])

@@ -1,0 +1,176 @@
+"""A log on its way to another data directory of the same node (KIP-113).
+
+While a log moves there is a copy of it in the other directory, named `<topic>-<partition>.<id>-future` as in Apache Kafka.
+The copy gets the same batches with the same offsets, read from the log like any consumer reads it, while producers write
+on. How a move ends, and why no crash loses anything:
+
+1. The copy has caught up but for what came in the last moment. It is synced, and its directory renamed to
+   `<topic>-<partition>`; the new name is synced too. Now two directories have a log of that name, and the first is the
+   longer one.
+2. Without giving the loop back, the rest is copied and the partition writes to the copy from then on. Now the copy is at
+   least as long.
+3. The copy is synced up to its end. Then, and not before, the old log is put aside to be deleted.
+
+Until 2 the copy is a beginning of the log, after it the log is a beginning of the copy. So a start that finds two logs of one
+partition takes the longer one, whenever the crash was (see `Directories.load`). What was promised as synced is in that one:
+before 2 it was synced in the log, after it in the copy, and what is synced is at its place whole.
+
+A copy that was under way when the process ended is begun anew: it lies in a directory that says what was wanted.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+
+from ottla.log import identity
+from ottla.log.directory import NAME_BYTES_MAX, DataDirectory
+from ottla.log.log import Log
+from ottla.log.producers import Origin
+from ottla.log.trimming import raise_start
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import batches
+
+# What is read and written at a time, and what may be missing when the copy takes over: that much is copied at once.
+CHUNK_BYTES = 1 << 20
+# So much may wait for the disk before the copy is synced in between.
+UNSYNCED_BYTES = 64 << 20
+FUTURE = "-future"
+NO_EPOCH = -1
+
+
+class Overtaken(Exception):
+    """The log lost its beginning faster than it was copied: the copy begins anew."""
+
+
+class Copy:
+    """The log in its new directory, as far as it is copied."""
+
+    def __init__(self, source: Log, home: DataDirectory, rng: random.Random) -> None:
+        self.source = source
+        self.home = home
+        tail = f"-{source.partition}.{rng.getrandbits(128):032x}{FUTURE}"
+        self.path = f"{home.path}/{source.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
+        # Batches that are there must fit, also if segments were larger when they were written.
+        largest = max(segment.size for segment in source.segments)
+        settings = replace(source.settings, segment_bytes=max(source.settings.segment_bytes, largest))
+        self.log = Log(
+            *(home.disk, home.files, self.path, source.topic, source.partition, settings),
+            *(source.now_ms, rng, source.topic_id),
+        )
+        self.log.checkpoint = home.checkpoint
+        self._unsynced = 0
+
+    async def begin(self) -> None:
+        """Make the directory, and an empty log that begins where the first batch will."""
+        base = await self._first_base()
+        await self.home.disk.away(self._make)
+        self.log.load(clean=True, start_offset=base)
+        self.log.fresh = True
+
+    def _make(self) -> None:
+        self.home.disk.make_directory(self.path)
+        identity.write_topic_id(self.home.disk, self.path, self.source.topic_id)
+        self.home.disk.sync_directory(self.home.path)
+
+    async def _first_base(self) -> int:
+        """The log may start in the middle of a batch; the batch is copied whole."""
+        source = self.source
+        located = await source.read(source.start_offset, 1, source.end_offset)
+        if not located.size:
+            return source.start_offset
+        data = await source.disk.away(located.read)
+        return min(next(batches(data))[1].base_offset, source.start_offset)
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are still to be copied."""
+        return max(0, self.source.end_offset - self.log.end_offset)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether so little is missing that it can be copied at once."""
+        at, end = self.log.end_offset, self.source.end_offset
+        return at >= self.source.start_offset and self.source.bytes_from(at, end) <= CHUNK_BYTES
+
+    async def copy_some(self) -> int:
+        """One piece further; how many bytes that were. None are left at 0."""
+        source, log = self.source, self.log
+        at, end = log.end_offset, source.end_offset
+        if at >= end:
+            return 0
+        located = await source.read(max(at, source.start_offset), CHUNK_BYTES, end)
+        data = await source.disk.away(located.read) if located.size else b""
+        if at < source.start_offset and (not data or next(batches(data))[1].base_offset > at):
+            raise Overtaken
+        self._take(data, end)
+        self._unsynced += len(data)
+        if self._unsynced >= UNSYNCED_BYTES:
+            await log.flush()
+            self._unsynced = 0
+        return max(1, len(data))
+
+    def _take(self, data: bytes, end: int) -> None:
+        log = self.log
+        if data:
+            log.append(memoryview(data), Origin.REPLICATION, NO_EPOCH, log.now_ms())
+            log.publish()
+        else:  # a hole that compaction left at the end
+            log.roll(end)
+            log.end_offset = log.staged_end = end
+
+    async def put_in_place(self) -> None:
+        """Sync what is copied, and give the directory its own name."""
+        await self.log.settle()
+        if self.log.failed is not None:
+            raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the copy could not be synced: {self.log.failed}")
+        name = f"{self.home.path}/{self.source.topic}-{self.source.partition}"
+        await self.home.disk.away(self._rename, name)
+        self.log.follow(name)
+
+    def _rename(self, name: str) -> None:
+        self.home.disk.rename(self.path, name)
+        self.path = name
+        self.home.disk.sync_directory(self.home.path)
+
+    def finish(self) -> None:
+        """Copy the rest at once, and all that batches do not tell. Nothing may be staged in the log, or on its way to it."""
+        source, log = self.source, self.log
+        while log.end_offset < source.end_offset:
+            end = source.end_offset
+            self._take(source.locate(log.end_offset, CHUNK_BYTES, end).read(), end)
+        raise_start(log, source.start_offset)
+        for epoch, offset in source.epochs.entries:
+            log.epochs.assign(epoch, offset)
+        # The log remembers producers whose records are gone by now.
+        log.producers = source.producers
+        log.configure(source.settings)
+        assert log.end_offset == source.end_offset and log.start_offset == source.start_offset
+
+    async def drop(self) -> None:
+        """The copy is not wanted any more."""
+        log = self.log
+        log.failed = log.failed or FileNotFoundError("the copy was dropped")
+        for segment in log.segments:
+            self.home.files.close(segment)
+            self.home.files.drop_index(segment.path + ".index")
+        with suppress(OSError):  # what cannot be removed now is removed by the next start
+            await self.home.disk.away(self.home.disk.remove_tree, self.path)
+
+
+def futures_in(directory: DataDirectory) -> list[tuple[str, int, bytes]]:
+    """Copies that a process left behind: path, partition, topic id. Blocks."""
+    found = []
+    for name in directory.disk.names(directory.path):
+        stem, _, ending = name.rpartition(".")
+        number = stem.rpartition("-")[2]
+        path = f"{directory.path}/{name}"
+        if ending.endswith(FUTURE) and number.isdigit() and directory.disk.is_directory(path):
+            found.append((path, int(number), identity.read_topic_id(directory.disk, path) or bytes(16)))
+    return found
+
+
+def how_far(log: Log) -> tuple[int, int]:
+    """Of two logs of one partition the one with more of this is the one that counts."""
+    return log.end_offset, log.start_offset
