@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from ottla.config import BrokerConfig, Endpoint
+from ottla.metadata.frozen import FrozenMap
 from ottla.server.dispatch import HANDLERS, Handler
 from ottla.server.limits import Limits
-from ottla.server.listener import Listener
+from ottla.server.listener import Connection, Listener
 from ottla.server.measures import NodeMetrics
+from ottla.server.quotas import Quotas
 from ottla.server.tick import Tick
 from ottla.sim.disk import SimDisk
 from ottla.sim.loop import SimLoop, run
@@ -119,13 +121,19 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     yield made
 
 
-async def serve(settings: dict[str, str], listeners: list[Listener] | None = None) -> None:
-    """The main of a node that consists of its edge only."""
+async def serve(
+    settings: dict[str, str], listeners: list[Listener] | None = None, limits: dict[str, float] | None = None
+) -> None:
+    """The main of a node that consists of its edge only. `limits`: of every client."""
     loop = asyncio.get_running_loop()
     config = BrokerConfig(settings)
     measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()})
+    quotas = Quotas(config, loop.time, measures)
     node: Any = SimpleNamespace(
         config=config,
+        connection_kind=Connection,
+        quotas=quotas,
+        charging=quotas.obey(FrozenMap({(("client-id", None),): limits} if limits else {})),
         limits=Limits(config),
         tick=Tick(loop, loop.call_exception_handler),
         measures=measures,
@@ -251,6 +259,60 @@ def test_through_stalls_resets_and_restarts(service: Service, caplog: pytest.Log
 
     assert sum(run(seed, main) for seed in range(8)) > 8 * 4
     assert "Traceback" not in caplog.text and "failed" not in caplog.text
+
+
+def test_clients_that_are_muted_after_most_answers(service: Service, caplog: pytest.LogCaptureFixture):
+    """Handlers that tell a time to wait; replies stay in order through it, and broken connections leave nothing behind."""
+
+    async def main(loop: SimLoop) -> tuple[int, str]:
+        listeners: list[Listener] = []
+        loop.boot("b0", serve({}, listeners, {"request_percentage": 1e9}))
+        await asyncio.sleep(0.1)
+        clients = [loop.boot(f"c{n}", converse(f"c{n}", 80)) for n in range(4)]
+        rng = loop.chance("weather")
+        for _ in range(6):
+            await asyncio.sleep(rng.random())
+            if rng.random() < 0.5:
+                loop.network.reset("b0", f"c{rng.randrange(4)}")
+            else:
+                loop.network.stall(*rng.sample(["b0", f"c{rng.randrange(4)}"], 2), rng.random())
+        tries = sum([await client for client in clients])
+        await asyncio.sleep(5)
+        assert not listeners[0].connections
+        assert loop.time() > 3, "nobody was muted"
+        return tries, loop.trace()
+
+    outcomes = [run(seed, main) for seed in range(6)]
+    assert sum(tries for tries, _ in outcomes) > 6 * 4
+    assert run(3, main) == outcomes[3]
+    assert "Traceback" not in caplog.text and "failed" not in caplog.text
+
+
+def test_a_quota_on_a_producer_slows_it_down_and_nobody_else(service: Service):
+    """A hundred bytes a second, in virtual time; with pipelining, and with produces that have to wait first."""
+
+    async def main(loop: SimLoop) -> tuple[float, float]:
+        service.appended.clear()
+        loop.boot("b0", serve({}, None, {"producer_byte_rate": 100.0}))
+        await asyncio.sleep(0.1)
+
+        async def client(name: str, request: Any) -> float:
+            reader, writer = await asyncio.open_connection("b0", PORT)
+            writer.write(b"".join(frame(request, number, name) for number in range(40)))
+            began = loop.time()
+            for number in range(40):
+                answer = await read_frame(reader)
+                assert answer[:4] == struct.pack(">i", number)
+            return loop.time() - began
+
+        slow = loop.boot("slow", client("slow", produce(0, wait_ms=5)))
+        quick = loop.boot("quick", client("quick", fetch(0, 10)))
+        return await slow, await quick
+
+    for seed in range(4):
+        slow, quick = run(seed, main)
+        assert slow > 5 and quick < 2  # 1.7 kB, of which ten windows allow one at once
+        assert [number for _, number in service.appended] == [0] * 40
 
 
 def test_ordered_requests_take_effect_in_the_order_they_came(service: Service):
