@@ -302,8 +302,8 @@ class Quorum:
         """Hand leaderships back, wait until that is committed, close the log. A node that never led has nothing to do."""
         if self.broker_epoch < 0:
             return
-        if self._ended is None:
-            me, rules = self._config.node_id, self.rules
+        me, rules = self._config.node_id, self.rules
+        if self._ended is None and me in self.written.brokers:  # somebody may have unregistered it
             self.submit(lambda image: controller.begin_shutdown(image, me, rules))
             await self.submit(lambda image: controller.fence(image, me, rules))
         if self._snapshot_timer is not None:

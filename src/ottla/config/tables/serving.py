@@ -194,7 +194,7 @@ leader.replication.throttled.rate                    long  9223372036854775807 >
     Bytes per second a leader sends to throttled followers.
 follower.replication.throttled.rate                  long  9223372036854775807 >=0 cluster inert
     Bytes per second a throttled follower takes.
-replica.alter.log.dirs.io.max.bytes.per.second       long  9223372036854775807 >=0 cluster inert
+replica.alter.log.dirs.io.max.bytes.per.second       long  9223372036854775807 >=0 cluster
     Bytes per second for moves between directories.
 
 # Metrics

@@ -119,7 +119,7 @@ leader.imbalance.check.interval.seconds       long    300      >=1 inert
     How often that is checked.
 num.replica.fetchers                          int     1        >=1 cluster inert
     Connections per leader that a follower fetches with.
-num.replica.alter.log.dirs.threads            int     -        -   inert
+num.replica.alter.log.dirs.threads            int     -        -
     Threads that move copies between directories.
 replica.lag.time.max.ms                       long    30000    -   inert
     A follower that has not caught up for this long leaves the in-sync set.
