@@ -38,6 +38,10 @@ SERVED = {
     "fetch": (1, 4, 18),
     "list_offsets": (2, 1, 11),
     "metadata": (3, 0, 13),
+    "offset_commit": (8, 2, 10),
+    "offset_fetch": (9, 1, 10),
+    "describe_groups": (15, 0, 6),
+    "list_groups": (16, 0, 5),
     "api_versions": (18, 0, 4),
     "create_topics": (19, 2, 7),
     "delete_topics": (20, 1, 6),
@@ -46,15 +50,29 @@ SERVED = {
     "offset_for_leader_epoch": (23, 2, 4),
     "describe_configs": (32, 1, 4),
     "alter_configs": (33, 0, 2),
+    "alter_replica_log_dirs": (34, 1, 2),
     "describe_log_dirs": (35, 1, 4),
     "create_partitions": (37, 0, 3),
+    "delete_groups": (42, 0, 2),
+    "elect_leaders": (43, 0, 2),
     "incremental_alter_configs": (44, 0, 1),
+    "alter_partition_reassignments": (45, 0, 1),
+    "list_partition_reassignments": (46, 0, 0),
+    "offset_delete": (47, 0, 0),
     "describe_client_quotas": (48, 0, 1),
     "alter_client_quotas": (49, 0, 1),
     "describe_user_scram_credentials": (50, 0, 0),
     "alter_user_scram_credentials": (51, 0, 0),
+    "describe_quorum": (55, 0, 2),
+    "update_features": (57, 0, 2),
     "describe_cluster": (60, 0, 2),
+    "describe_producers": (61, 0, 0),
+    "unregister_broker": (64, 0, 0),
+    "consumer_group_describe": (69, 0, 1),
+    "list_config_resources": (74, 0, 1),
     "describe_topic_partitions": (75, 0, 0),
+    "add_raft_voter": (80, 0, 1),
+    "remove_raft_voter": (81, 0, 0),
 }
 KEYS = {key for key, _, _ in SERVED.values()}
 
@@ -64,6 +82,9 @@ MASKED = re.compile(
     r"|documentation|finalized_features|supported_features|leader_id$|authorized_operations|zk_migration"
     r"|log_dir|_bytes$|partition_size|offset_lag"
 )
+
+# How far the metadata log is says how long a node has run.
+MASKED_THERE = {("describe_quorum", name) for name in ("high_watermark", "leader_epoch", "log_end_offset")}
 
 # Settings that say where a node is, not what it does.
 OF_ONE_NODE = {
@@ -247,7 +268,9 @@ def comparable(value: Any, peer: Peer, name: str = "") -> Any:
     if value is not None and MASKED.search(name):
         return "masked"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: comparable(getattr(value, f.name), peer, f.name) for f in dataclasses.fields(value)}
+        api, fields = type(value).__module__.split(".")[2], dataclasses.fields(value)
+        seen = [f.name for f in fields if (api, f.name) not in MASKED_THERE]
+        return {name: comparable(getattr(value, name), peer, name) for name in seen}
     if isinstance(value, tuple):
         shared = (item for item in value if _is_shared(item))
         return sorted((comparable(item, peer) for item in shared), key=repr)
@@ -329,6 +352,9 @@ def prepare(peer: Peer) -> None:
         data = [{"name": name, "partition_data": [{"index": index, "records": make_batch()}]}]
         produce = asking(0, 9, acks=-1, topic_data=data)
         _until(partial(_is_written, peer, produce))
+    # So many groups that each partition of the offsets topic has some.
+    coordinated = asking(9, 8, groups=[{"group_id": f"warm-{n}", "topics": []} for n in range(500)])
+    _until(lambda: _has_only(peer.ask(coordinated), "groups", "none"))
     ids = asking(22, 0)
     _until(lambda: bool(peer.ask(ids).error_code.name == "none"))
     peer.learn_topics()

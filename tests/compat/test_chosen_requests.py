@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from apache import kafka
+from compat.chosen_admin import ADMIN
+from compat.chosen_commits import COMMITS
 from compat.peers import (
     COMPACTED_ID,
     COMPACTED_TOPIC,
@@ -362,6 +364,9 @@ CHOSEN: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
+
+
+CHOSEN |= COMMITS | ADMIN
 
 
 @pytest.fixture(scope="module")

@@ -87,13 +87,11 @@ def commit(
 
 
 def _check_commit(groups: Groups, request: OffsetCommitRequest, version: int, moment: Moment) -> CheckPartition | None:
-    """May it commit? That also keeps its session alive, or makes the simple group."""
+    """May it commit? If so, that also keeps its session alive."""
     group_id, generation = request.group_id, request.generation_id_or_member_epoch
     group = _group_to_commit(groups, group_id, generation, version)
     check = group.check_commit(request.member_id, request.group_instance_id, generation, version, False)
-    if isinstance(group, SimpleGroup):
-        groups.offsets.by_group.setdefault(group_id, {})
-    elif request.member_id:
+    if request.member_id:
         group.keep_alive(request.member_id, groups, moment)
     return check
 

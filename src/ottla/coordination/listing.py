@@ -9,7 +9,7 @@ from ottla.coordination.commits import fitting
 from ottla.coordination.consumer import check_served
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import Member
-from ottla.coordination.groups import CLASSIC, CONSUMER, Group, Groups
+from ottla.coordination.groups import CLASSIC, Group, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.simple import SimpleGroup, find_any
 from ottla.metadata.image import Image
@@ -23,8 +23,6 @@ from ottla.wire.messages.groups import (
 
 Listed = ListGroupsResponse.Group
 Consumer = ConsumerGroupDescribeResponse.Group.Member
-# The types as ListGroups tells them.
-TYPES = {CLASSIC: "Classic", CONSUMER: "Consumer"}
 DEAD = "Dead"
 # From this version on DescribeGroups tells that a group does not exist.
 NOT_FOUND_SINCE = 6
@@ -43,7 +41,7 @@ def listed(groups: Groups, request: ListGroupsRequest) -> list[Listed]:
             group_id=group.group_id,
             protocol_type=group.protocol_type,
             group_state=group.state,
-            group_type=TYPES[group.kind],
+            group_type=group.kind,
         )
         for group in _all(groups)
         if (not states or group.state.lower() in states) and (not kinds or group.kind in kinds)

@@ -82,8 +82,8 @@ async def test_groups_are_listed_by_state_and_type(tmp_path: Path) -> None:
             await commit(client, f"simple{number}")
         await join(client, "stable")
         await join(client, "workers", "connect")
-        simple = {(f"simple{number}", "", "Empty", "Classic") for number in range(4)}
-        stable = {("stable", "consumer", "Stable", "Classic"), ("workers", "connect", "Stable", "Classic")}
+        simple = {(f"simple{number}", "", "Empty", "classic") for number in range(4)}
+        stable = {("stable", "consumer", "Stable", "classic"), ("workers", "connect", "Stable", "classic")}
         assert await listed(client) == simple | stable
         assert await listed(client, states_filter=[" EMPTY"]) == simple
         assert await listed(client, states_filter=["stable", "Dead"]) == stable
@@ -100,7 +100,7 @@ async def test_every_version_lists(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as served:
         client = await stocked(served)
         await commit(client, "g")
-        state, kind = "Empty" if version >= 4 else "", "Classic" if version >= 5 else ""
+        state, kind = "Empty" if version >= 4 else "", "classic" if version >= 5 else ""
         assert await listed(client, version) == {("g", "", state, kind)}
 
 
@@ -307,7 +307,7 @@ async def test_a_consumer_group_seen_by_older_requests(tmp_path: Path) -> None:
         client = await stocked(served)
         await join_consumers(client, "g")
         ((group, protocol_type, _, kind),) = await listed(client, types_filter=["consumer"])
-        assert (group, protocol_type, kind) == ("g", "consumer", "Consumer")
+        assert (group, protocol_type, kind) == ("g", "consumer", "consumer")
         (old,) = await described(client, "g", version=5)
         assert (old.error_code, old.group_state) == (0, "Dead")
         (new,) = await described(client, "g")

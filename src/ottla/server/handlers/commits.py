@@ -41,18 +41,20 @@ Committed = OffsetCommitResponse.Topic
 
 @serves(OffsetCommitRequest, versions="2-10")
 async def offset_commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCommitResponse:
-    asked, by_id = request.topics, ctx.version >= IDS_SINCE
-    existing, refused = _existing(asked, ctx.image, by_id)
-    if not existing:
-        return OffsetCommitResponse(topics=_joined(refused, [], "topic_id" if by_id else "name"))
-    request.topics = existing
-    try:
-        answer = await ctx.groups.decide(request.group_id, commits.commit, request, ctx, may_be_nameless=True)
-    except KafkaError as error:
-        return OffsetCommitResponse(topics=[_not_committed(topic, error.error, topic.partitions) for topic in asked])
+    by_id = ctx.version >= IDS_SINCE
+    request.topics, refused = _existing(request.topics, ctx.image, by_id)
+    answer = await _commit(request, ctx) if request.topics else OffsetCommitResponse()
     if refused:
         answer.topics = _joined(refused, answer.topics, "topic_id" if by_id else "name")
     return answer
+
+
+async def _commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCommitResponse:
+    try:
+        return await ctx.groups.decide(request.group_id, commits.commit, request, ctx, may_be_nameless=True)
+    except KafkaError as error:
+        topics = [_not_committed(topic, error.error, topic.partitions) for topic in request.topics]
+        return OffsetCommitResponse(topics=topics)
 
 
 def _existing(asked: list[Committing], image: Image, by_id: bool) -> tuple[list[Committing], list[Committed]]:
