@@ -284,6 +284,18 @@ async def test_a_commit_that_could_not_be_written_is_not_remembered(tmp_path: Pa
         assert told["t", 0][0] == 1
 
 
+@on_loop
+async def test_a_commit_that_is_too_large_changes_nothing(tmp_path: Path) -> None:
+    """More than a batch may hold: Apache has no better word for it either."""
+    async with serving(tmp_path) as served:
+        client, _ = await stocked(served, "t")
+        request = commit_request({("t", 0): 1}, note="x" * 4_000)
+        request.topics[0].partitions *= 300
+        codes = committed(await client.call(request, 9))
+        assert codes == {("t", 0): Error.UNKNOWN_SERVER_ERROR.code}
+        assert fetched(await client.call(fetch_request({"t": [0]}, 9), 9), 9) == {("t", 0): NOTHING}
+
+
 def test_versions() -> None:
     served = {key: (HANDLERS[key].low, HANDLERS[key].high) for key in (8, 9, 47)}
     assert served == {8: (2, 10), 9: (1, 10), 47: (0, 0)}
