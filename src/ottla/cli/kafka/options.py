@@ -265,19 +265,20 @@ def guarded(run_tool: Callable[[], int]) -> int:
             print(failure, file=sys.stderr)
             return 1
         except Exception as error:
-            print(_plain(error), file=sys.stderr)
+            text = _told(error)
+            if text is None:
+                raise
+            print(text, file=sys.stderr)
             return 1
 
     return guarded_verb(told, name="", mistake_code=1)
 
 
-def _plain(error: Exception) -> str:
-    """What the broker said, as Kafka's tools print it; anything else goes on to who knows it."""
+def _told(error: Exception) -> str | None:
+    """What the broker said, as Kafka's tools print it; None for anything else."""
     from ottla.wire.errors import KafkaError
 
-    if not isinstance(error, KafkaError):
-        raise error
-    return error.message
+    return error.message if isinstance(error, KafkaError) else None
 
 
 def _names(option: Option) -> str:
