@@ -415,6 +415,8 @@ async def test_places_that_are_none_and_partitions_that_are_not_here(tmp_path: P
         assert await ask(client, known, "t", 9, -1) == [Error.UNKNOWN_TOPIC_OR_PARTITION.code] * 2
         assert await ask(client, known, "none") == [Error.UNKNOWN_TOPIC_OR_PARTITION.code]
         assert await ask(client, known, "__cluster_metadata") == [Error.UNKNOWN_TOPIC_OR_PARTITION.code]
+        assert await ask(client, known, "z" * 213) == [Error.UNKNOWN_TOPIC_OR_PARTITION.code]
+        assert await ask(client, "/nowhere", "z" * 214) == [Error.INVALID_TOPIC_EXCEPTION.code], "no name for the copy"
         assert (await client.call(AlterReplicaLogDirsRequest(), 1)).results == []
 
 

@@ -40,6 +40,14 @@ FUTURE = "-future"
 NO_EPOCH = -1
 
 
+def future_name(topic: str, partition: int, rng: random.Random) -> str:
+    """What the directory of a copy is called; an error where no file system has room for that."""
+    name = f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE}"
+    if len(name) > NAME_BYTES_MAX:
+        raise KafkaError(Error.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+    return name
+
+
 class Overtaken(Exception):
     """The log lost its beginning faster than it was copied: the copy begins anew."""
 
@@ -50,8 +58,7 @@ class Copy:
     def __init__(self, source: Log, home: DataDirectory, rng: random.Random) -> None:
         self.source = source
         self.home = home
-        tail = f"-{source.partition}.{rng.getrandbits(128):032x}{FUTURE}"
-        self.path = f"{home.path}/{source.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
+        self.path = f"{home.path}/{future_name(source.topic, source.partition, rng)}"
         # Batches that are there must fit, also if segments were larger when they were written.
         largest = max(segment.size for segment in source.segments)
         settings = replace(source.settings, segment_bytes=max(source.settings.segment_bytes, largest))

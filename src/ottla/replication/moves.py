@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ottla.log.directory import DataDirectory, Key
 from ottla.log.log import Log
-from ottla.log.moving import Copy, Overtaken
+from ottla.log.moving import Copy, Overtaken, future_name
 from ottla.replication.partition import Partition
 from ottla.wire.errors import Error, KafkaError
 
@@ -87,7 +87,7 @@ class Moves:
 
     async def move(self, partition: Partition, path: str) -> None:
         """Begin to move a replica to a directory; or, if that is where it is, stay there."""
-        target = self.check(path)
+        target = self.check(partition.topic, partition.index, path)
         running = self.under_way.get((partition.topic, partition.index))
         if running is not None and running.target is target:
             return
@@ -95,8 +95,9 @@ class Moves:
         if self._directories.home_of(partition.log) is not target:
             self._start(partition, target)
 
-    def check(self, path: str) -> DataDirectory:
-        """The directory of that path, if there is one."""
+    def check(self, topic: str, index: int, path: str) -> DataDirectory:
+        """The directory of that path, if there is one, and if a copy could have a name."""
+        future_name(topic, index, self._rng)
         for directory in self._directories.all:
             if os.path.abspath(directory.path) == path:
                 return directory

@@ -28,7 +28,8 @@ async def update_features(request: UpdateFeaturesRequest, ctx: Context) -> Updat
         why = "The update failed for all features since the following feature had an error: "
         return UpdateFeaturesResponse(error_code=error.code, error_message=why + error.message)
     # In a field for what went wrong, Apache Kafka says that nothing did.
-    done = [UpdateFeaturesResponse.Result(feature=name, error_message="NONE") for name in updates]
+    kind = UpdateFeaturesResponse.Result
+    done = [kind(feature=asked.feature, error_message="NONE") for asked in request.feature_updates]
     return UpdateFeaturesResponse(results=done)
 
 

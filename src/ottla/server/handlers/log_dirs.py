@@ -94,7 +94,7 @@ async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, ctx: Conte
     for (topic, index), path in wanted.items():
         outcome = AlterReplicaLogDirsResponse.Topic.Partition(partition_index=index)
         try:
-            ctx.replicas.moves.check(path)
+            ctx.replicas.moves.check(topic, index, path)
             await ctx.replicas.moves.move(ctx.replicas.find(topic, index), path)
         except KafkaError as error:
             outcome.error_code = error.code
