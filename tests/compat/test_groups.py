@@ -1,0 +1,244 @@
+"""Groups of real clients on one topic: who owns what, that nothing is read twice while nobody is lost, and that nothing is
+missed when somebody is killed.
+
+OTTLA_GROUPS_ON_APACHE runs the same on Apache Kafka, to tell a client's habits from our mistakes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from apache import kafka
+from compat.members import Jvm, Troop, records, wait_until
+from harness import Node, Server, stop_all
+
+# Members that were killed are missed sooner than by default, or these tests would last for minutes.
+QUICK = {
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
+
+pytestmark = pytest.mark.apache
+Recruit = Callable[..., Troop]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("groups") / "data"
+    on_apache = os.environ.get("OTTLA_GROUPS_ON_APACHE")
+    server: Server = kafka.Apache(directory, settings=QUICK) if on_apache else Node(directory, settings=QUICK)
+    try:
+        yield server.start().address
+    finally:
+        stop_all([server])
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Callable[[], Jvm]]:
+    """One for all, started when it is first needed."""
+    started: list[Jvm] = []
+
+    def get() -> Jvm:
+        if not started:
+            started.append(Jvm())
+        return started[0]
+
+    yield get
+    for each in started:
+        each.close()
+
+
+class Topic:
+    """A topic whose records are counted."""
+
+    def __init__(self, address: str, name: str, partitions: int) -> None:
+        self.name, self.partitions, self.count = name, partitions, 0
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic(name, num_partitions=partitions)], request_timeout=15)[name].result()
+        self._producer = Producer({"bootstrap.servers": address})
+
+    def write(self, count: int) -> None:
+        """So many records to every partition."""
+        for number, partition in itertools.product(range(count), range(self.partitions)):
+            self._producer.produce(self.name, b"%d" % number, partition=partition)
+        assert self._producer.flush(30) == 0
+        self.count += count
+
+    @property
+    def all(self) -> set[tuple[int, int]]:
+        return records(range(self.partitions), 0, self.count)
+
+
+@pytest.fixture
+def troop(address: str, jvm: Callable[[], Jvm], request: pytest.FixtureRequest) -> Iterator[Callable[..., Troop]]:
+    """Recruits groups: `troop(topic)`, with the settings that all members have."""
+    troops: list[Troop] = []
+
+    def recruit(topic: Topic, protocol: str = "classic", assignor: str = "range", **more: object) -> Troop:
+        settings: dict[str, object] = {"partition.assignment.strategy": assignor, **CLASSIC, **more}
+        if protocol == "consumer":
+            settings = {"group.protocol": "consumer"}
+        troops.append(Troop(jvm, address, f"{topic.name}-{len(troops)}", topic.name, **settings))
+        return troops[-1]
+
+    yield recruit
+    for each in troops:
+        each.close()
+
+
+@pytest.fixture
+def topic(address: str, request: pytest.FixtureRequest) -> Callable[[int], Topic]:
+    return lambda partitions: Topic(address, f"{request.node.name.replace('[', '-').rstrip(']')}", partitions)
+
+
+def wait_for_all(group: Troop, topic: Topic) -> None:
+    wait_until(lambda: group.read().keys() >= topic.all, "every record")
+
+
+EVEN = {1: [6], 2: [3, 3], 3: [2, 2, 2], 5: [2, 1, 1, 1, 1]}
+KINDS = [
+    ("confluent", "classic", "range"),
+    ("confluent", "classic", "roundrobin"),
+    ("confluent", "classic", "cooperative-sticky"),
+    ("confluent", "consumer", ""),
+    ("kafka-python", "classic", "range"),
+    ("kafka-python", "classic", "cooperative-sticky"),
+    ("aiokafka", "classic", "roundrobin"),
+    ("aiokafka", "classic", "sticky"),
+    ("java", "classic", "range"),
+    ("java", "classic", "sticky"),
+    ("java", "classic", "cooperative-sticky"),
+    ("java", "consumer", ""),
+]
+
+
+@pytest.mark.parametrize(("client", "protocol", "assignor"), KINDS)
+def test_every_record_once_while_nobody_is_lost(
+    client: str, protocol: str, assignor: str, topic: Callable[[int], Topic], troop: Recruit
+) -> None:
+    """GRP-02, GRP-03, GRP-04, GRP-09, GRP-14, GRP-16, GRP-17, GRP-18, GRP-19, OFF-03: two, three and five consumers."""
+    orders = topic(6)
+    group = troop(orders, protocol, assignor)
+    for members in (2, 3, 5):
+        while len(group.members) < members:
+            group.add(client)
+        group.settle(6, EVEN[members])
+        orders.write(20)
+        wait_for_all(group, orders)
+    group.leave(group.members[0])
+    group.leave(group.members[0])
+    group.settle(6, EVEN[3])
+    orders.write(20)
+    wait_for_all(group, orders)
+    assert set(group.read().values()) == {1}, "a record was read twice"
+    for member in (*group.members, *group.gone):
+        for partition in range(6):
+            offsets = [offset for where, offset in member.read if where == partition]
+            assert offsets == sorted(offsets), "out of order"
+
+
+@pytest.mark.parametrize(
+    ("client", "protocol"),
+    [("confluent", "classic"), ("confluent", "consumer"), ("kafka-python", "classic"), ("aiokafka", "classic")],
+)
+def test_every_record_although_members_are_killed(
+    client: str, protocol: str, topic: Callable[[int], Topic], troop: Recruit
+) -> None:
+    """GRP-12, GRP-15, OFF-05: one of three consumers on three partitions is killed with -9."""
+    orders = topic(3)
+    group = troop(orders, protocol)
+    for _ in range(3):
+        group.add(client)
+    group.settle(3, [1, 1, 1])
+    orders.write(50)
+    group.kill(group.members[1])
+    orders.write(50)
+    group.settle(3, [2, 1])
+    wait_for_all(group, orders)
+
+
+def test_java_members_that_are_killed(topic: Callable[[int], Topic], troop: Recruit) -> None:
+    """GRP-15: the others take over what it had, in both protocols."""
+    orders = topic(2)
+    for protocol in ("classic", "consumer"):
+        group = troop(orders, protocol)
+        doomed = group.add("java", own_jvm=True)
+        group.add("confluent")
+        group.settle(2, [1, 1])
+        orders.write(20)
+        group.kill(doomed)
+        orders.write(20)
+        group.settle(2, [2])
+        wait_for_all(group, orders)
+
+
+def test_four_libraries_in_one_group(topic: Callable[[int], Topic], troop: Recruit) -> None:
+    """GRP-13, CLI-18: they know nothing of each other but what the broker tells them."""
+    orders = topic(6)
+    group = troop(orders)
+    for client in ("confluent", "java", "kafka-python", "aiokafka"):
+        group.add(client)
+    group.settle(6, [2, 2, 1, 1])
+    orders.write(20)
+    wait_for_all(group, orders)
+    assert set(group.read().values()) == {1}
+
+
+def test_shares_of_four_partitions(topic: Callable[[int], Topic], troop: Recruit) -> None:
+    """GRP-05, GRP-06, GRP-08, GRP-10: 4, 2 + 2, 2 + 1 + 1, 1 each, one idle; and in another group as it likes, all of it."""
+    orders = topic(4)
+    first, second = troop(orders), troop(orders, "consumer")
+    for shares in ([4], [2, 2], [2, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1, 0]):
+        first.add("confluent")
+        first.settle(4, shares)
+    for shares in ([4], [2, 2], [2, 1, 1]):
+        second.add("confluent")
+        second.settle(4, shares)
+    orders.write(10)
+    wait_for_all(first, orders)
+    wait_for_all(second, orders)
+    assert set(first.read().values()) == set(second.read().values()) == {1}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_twelve_consumers_of_twelve_partitions(protocol: str, topic: Callable[[int], Topic], troop: Recruit) -> None:
+    """GRP-07."""
+    orders = topic(12)
+    group = troop(orders, protocol)
+    for _ in range(12):
+        group.add("java")
+    group.settle(12, [1] * 12)
+    orders.write(10)
+    wait_for_all(group, orders)
+
+
+@pytest.mark.parametrize(("client", "protocol"), [("confluent", "classic"), ("java", "classic"), ("java", "consumer")])
+def test_a_static_member_comes_back_to_what_it_had(
+    client: str, protocol: str, topic: Callable[[int], Topic], troop: Recruit
+) -> None:
+    """KIP-345: nobody else notices that it was away."""
+    orders = topic(6)
+    group = troop(orders, protocol, **{"session.timeout.ms": 30_000})
+    others = [group.add(client, group_instance_id=f"static-{n}") for n in range(2)]
+    static = group.add(client, group_instance_id="static-9")
+    group.settle(6, [2, 2, 2])
+    before = [member.owns for member in group.members]
+    group.leave(static)
+    back = group.add(client, group_instance_id="static-9")
+    group.settle(6, [2, 2, 2])
+    assert [*(member.owns for member in others), back.owns] == before
+    orders.write(10)
+    wait_for_all(group, orders)
