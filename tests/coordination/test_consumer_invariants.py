@@ -1,4 +1,4 @@
-"""Whatever members do, and whatever gets lost: nobody uses a partition that another one uses, epochs rise, and it ends well."""
+"""Whatever members do, and whatever gets lost: no partition is used by two, epochs rise, and in the end it ends well."""
 
 from __future__ import annotations
 

@@ -58,3 +58,11 @@ def test_what_is_known_of_a_topic_counts_only_while_the_topic_is_the_same() -> N
     first, second = picture(1), picture(2)
     one = group_hash(first, ["t"], known)  # type: ignore[arg-type]
     assert group_hash(first, ["t"], known) == one != group_hash(second, ["t"], known)  # type: ignore[arg-type]
+
+
+def test_a_hash_that_apache_wrote() -> None:
+    """Seen in `__consumer_offsets` of a 4.3.1 broker, for a topic of four partitions without racks."""
+    topic_id = bytes.fromhex("dee68b29de2d4ccb9bdf2757d6c0dd8f")
+    partitions = [PartitionRecord(partition_id=i, topic_id=topic_id, replicas=[1], isr=[1], leader=1) for i in range(4)]
+    image, _ = Image().replay([TopicRecord(name="pa", topic_id=topic_id), *partitions], 5, 1)
+    assert group_hash(image, ["pa"], {}) == 9082441962579045489

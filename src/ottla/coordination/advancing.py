@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.coordination import assignors
+from ottla.coordination.classic_group import ClassicGroup
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import (
     UNREVOKED,
@@ -32,7 +33,7 @@ from ottla.coordination.consumer_member import (
 )
 from ottla.coordination.fingerprints import group_hash
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import Moment
+from ottla.coordination.machine import Moment, Waiter
 from ottla.coordination.reconciliation import Goal, Owned, reconciled
 from ottla.coordination.records import Record
 from ottla.metadata.image import GROUP, Image
@@ -50,12 +51,15 @@ ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 @dataclass(slots=True)
 class Turn:
-    """One decision about a group: what it sees, and the records it has so far."""
+    """One decision about a group: what it sees, the records it has so far, and who is to be answered."""
 
     groups: Groups
     group: ConsumerGroup
     moment: Moment
     records: list[Record] = field(default_factory=list)
+    answers: list[tuple[Waiter, object]] = field(default_factory=list)
+    former: ClassicGroup | None = None  # the group was this one before
+    successor: ClassicGroup | None = None  # the group is this one from now on
 
 
 def group_setting(groups: Groups, group_id: str, name: str) -> int:

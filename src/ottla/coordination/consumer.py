@@ -16,10 +16,12 @@ from dataclasses import replace
 from ottla.coordination import assignors, subscriptions
 from ottla.coordination.advancing import (
     HEARTBEAT_INTERVAL,
+    JOIN,
     REGEX,
     REVOCATION,
     SESSION,
     SESSION_TIMEOUT,
+    SYNC,
     Turn,
     group_setting,
     hash_of,
@@ -43,7 +45,7 @@ from ottla.coordination.consumer_member import (
     no_regex_record,
     regex_record,
 )
-from ottla.coordination.conversion import fence, upgrade
+from ottla.coordination.conversion import close_classic, fence, undo, upgrade
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
@@ -118,14 +120,15 @@ def heartbeat(groups: Groups, request: Request, caller: Caller, moment: Moment) 
     before = _member(turn, request, request.member_id or uuid_text(random_id(groups.chance)), owned)
     after = _updated(before, request, caller)
     names_changed = note_member(turn, before, after)
-    regex_changed, is_resolved = _note_regex(turn, before, after)
+    regex_changed, is_resolved = note_regex(turn, before, after)
     epoch = turn.group.epoch
     if names_changed or is_resolved or topics_have_expired(turn.group):
         epoch = raise_epoch(turn, before, after, names_changed or is_resolved)
     assignment_epoch, target = make_target(turn, epoch, before, after)
     after = reconcile(turn, after, assignment_epoch, target, owned, names_changed or regex_changed)
     keep_session(groups, turn.group.group_id, after.id, moment)
-    return Decision(_answer(groups, request, before, after), turn.records)
+    close_classic(turn)
+    return Decision(_answer(groups, request, before, after), turn.records, turn.answers)
 
 
 def _turn(groups: Groups, request: Request, moment: Moment) -> Turn:
@@ -269,8 +272,19 @@ def _leave(groups: Groups, request: Request, moment: Moment) -> Decision[Respons
         member = check_instance(group.static_member(instance_id), request.member_id, instance_id)
         if request.member_epoch == AWAY_EPOCH:
             return Decision(response, [current_record(group.group_id, _away(member))])
+    return _fenced(turn, member, response)
+
+
+def _fenced(turn: Turn, member: Member, response: Response | None) -> Decision[Response]:
     fence(turn, [member])
-    return Decision(response, turn.records)
+    decision = Decision(response, turn.records, turn.answers)
+    decision.refused = lambda error: _not_fenced(turn, error)
+    return decision
+
+
+def _not_fenced(turn: Turn, error: KafkaError) -> Decision[Response]:
+    undo(turn)
+    raise error
 
 
 def _away(member: Member) -> Member:
@@ -288,17 +302,15 @@ def find(groups: Groups, group_id: str) -> ConsumerGroup:
     raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
 
-def session_ended(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[None]:
+def session_ended(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[Response]:
     """A member was not heard of, or as a classic one did not join or sync in time."""
     group = groups.by_id.get(group_id)
     if not isinstance(group, ConsumerGroup) or member_id not in group.members:
         return Decision()
-    turn = Turn(groups, group, moment)
-    fence(turn, [group.members[member_id]])
-    return Decision(records=turn.records)
+    return _fenced(Turn(groups, group, moment), group.members[member_id], None)
 
 
-def revocation_ended(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[None]:
+def revocation_ended(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[Response]:
     """A member was too slow to give up what it should. One that has gone on since is left alone."""
     group = groups.by_id.get(group_id)
     member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
@@ -310,7 +322,7 @@ def revocation_ended(groups: Groups, group_id: str, member_id: str, moment: Mome
 # --- expressions
 
 
-def _note_regex(turn: Turn, before: Member, after: Member) -> tuple[bool, bool]:
+def note_regex(turn: Turn, before: Member, after: Member) -> tuple[bool, bool]:
     """Has the member another expression, and do we know already what it stands for? Evaluate it soon, if not."""
     group = turn.group
     changed = before.regex != after.regex
@@ -350,7 +362,7 @@ def _evaluate_soon(turn: Turn, before: Member, after: Member, is_unknown: bool) 
         groups.timers.set(alarm, turn.moment.elapsed_ms)
 
 
-def evaluate(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[None]:
+def evaluate(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[Response]:
     """What the group's expressions stand for now. If that is something else than before, the group gets a new epoch."""
     group = groups.by_id.get(group_id)
     if not isinstance(group, ConsumerGroup):
@@ -368,4 +380,10 @@ def evaluate(groups: Groups, group_id: str, member_id: str, moment: Moment) -> D
     return Decision(records=turn.records)
 
 
-ALARMS = {SESSION: session_ended, REVOCATION: revocation_ended, REGEX: evaluate}
+ALARMS = {
+    SESSION: session_ended,
+    JOIN: session_ended,
+    SYNC: session_ended,
+    REVOCATION: revocation_ended,
+    REGEX: evaluate,
+}

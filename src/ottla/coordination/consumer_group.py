@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordination.consumer_member import Held, Member, Target, end_records
 from ottla.coordination.groups import CONSUMER, CheckPartition
-from ottla.coordination.machine import Moment, Waiter
+from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import Record
 from ottla.wire.errors import Error, KafkaError
@@ -63,9 +63,8 @@ class ConsumerGroup:
         self.classic_members = 0
         self.classic_protocols: Counter[str] = Counter()
         self._holders: dict[tuple[bytes, int], str] = {}
-        # Soft: topics were looked at for this epoch and have not changed since; classic members who wait for something.
+        # Soft: topics were looked at for this epoch and have not changed since.
         self.topics_known_at_epoch: int | None = None
-        self.waiting: dict[str, Waiter] = {}
 
     # --- looking at it
 

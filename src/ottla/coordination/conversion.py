@@ -1,15 +1,66 @@
-"""Groups that change their kind: a classic one becomes a consumer group when a member of the new protocol joins it."""
+"""Groups that change their kind while their members go on: classic to consumer, and back (KIP-848).
+
+*Up*: when a member that speaks the new protocol joins a classic group of consumers. Its members stay, each with the part it
+had, and go on in the classic protocol inside the consumer group (`bridge.py`) until their clients are restarted with the new
+one. *Down*: when the last member that speaks the new protocol goes and classic ones are left. They become a classic group
+with the targets as their parts, and are asked to join anew. An empty group has nobody to care: whoever comes first decides.
+
+`group.consumer.migration.policy` says which ways are open. Only groups of consumers can change: what their members said to
+one another can be read here, except the data of assignors that users wrote, and that would get lost.
+"""
 
 from __future__ import annotations
 
-from ottla.coordination.advancing import Turn, remove_members
-from ottla.coordination.classic_group import EMPTY, ClassicGroup
+from ottla.coordination.advancing import (
+    SESSION,
+    SESSION_TIMEOUT,
+    Turn,
+    group_setting,
+    hash_of,
+    remove_members,
+    silence,
+)
+from ottla.coordination.classic_group import CONSUMERS, EMPTY, STABLE, ClassicGroup, ClassicMember
+from ottla.coordination.classic_group import SESSION as CLASSIC_SESSION
+from ottla.coordination.classic_rebalance import JOIN_PHASE, SYNC_PHASE, Step, prepare
 from ottla.coordination.consumer_group import ConsumerGroup
-from ottla.coordination.consumer_member import Member
+from ottla.coordination.consumer_member import (
+    ClassicSide,
+    Member,
+    Target,
+    current_record,
+    end_records,
+    epoch_record,
+    held,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Moment
 from ottla.coordination.simple import SimpleGroup
+from ottla.metadata.image import Image
+from ottla.wire.codec import Malformed
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.subscriptions import (
+    VERSION,
+    VERSION_BYTES,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    packed,
+    unpacked,
+)
+
+POLICY = "group.consumer.migration.policy"
+UP, DOWN, BOTH, NEITHER = "upgrade", "downgrade", "bidirectional", "disabled"
+
+
+def policy(groups: Groups) -> str:
+    said: str = groups.config[POLICY]
+    return said.lower()
+
+
+# --- up
 
 
 def upgrade(groups: Groups, group_id: str, moment: Moment) -> Turn:
@@ -18,13 +69,187 @@ def upgrade(groups: Groups, group_id: str, moment: Moment) -> Turn:
     group = groups.by_id.get(group_id)
     if group is None and group_id in groups.offsets:
         turn.records += SimpleGroup(group_id).tombstones()
-    elif isinstance(group, ClassicGroup) and group.state == EMPTY:
+    elif isinstance(group, ClassicGroup):
         turn.records += group.tombstones()
+        if group.state != EMPTY:
+            _check_upgrade(groups, group)
+            _move_in(turn, group)
+        turn.former = group
     elif group is not None:
         raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     return turn
 
 
+def _check_upgrade(groups: Groups, group: ClassicGroup) -> None:
+    if policy(groups) not in (UP, BOTH):
+        raise _no_upgrade(group, "online upgrade is disabled.")
+    if group.protocol_type != CONSUMERS:
+        raise _no_upgrade(group, "the group does not use the consumer embedded protocol.")
+    if len(group.members) > groups.config["group.consumer.max.size"]:
+        raise _no_upgrade(group, "the group size exceeds the consumer group maximum size.")
+
+
+def _no_upgrade(group: ClassicGroup, why: str) -> KafkaError:
+    said = f"Cannot upgrade classic group {group.group_id} to consumer group because {why}"
+    return KafkaError(Error.GROUP_ID_NOT_FOUND, said)
+
+
+def _move_in(turn: Turn, classic: ClassicGroup) -> None:
+    """The group that this decision goes on with has the members of the classic one, and the records say so."""
+    group, group_id, image = turn.group, classic.group_id, turn.groups.image
+    group.epoch = group.assignment_epoch = classic.generation
+    for member in classic.members.values():
+        target = _part(image, classic, member)
+        group.targets[member.member_id] = target
+        group.put(_newcomer(classic, member, target))
+    group.metadata_hash = hash_of(turn, group.topics())
+    members = group.members.values()
+    turn.records += [member_record(group_id, member) for member in members]
+    turn.records.append(epoch_record(group_id, group.epoch, group.metadata_hash))
+    turn.records += [target_record(group_id, member.id, group.targets[member.id]) for member in members]
+    turn.records.append(target_epoch_record(group_id, group.assignment_epoch, 0))
+    turn.records += [current_record(group_id, member) for member in members]
+
+
+def _part(image: Image, group: ClassicGroup, member: ClassicMember) -> Target:
+    """What the leader gave to a member, as far as the topics exist."""
+    try:
+        assignment = unpacked(ConsumerProtocolAssignment, bytes(member.assignment))
+    except Malformed:
+        raise _no_upgrade(group, "the embedded consumer protocol is malformed.")
+    if assignment.user_data:
+        why = "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor"
+        raise _no_upgrade(group, f"{why} before re-attempting the upgrade.")
+    named = ((image.topic(topic.topic), topic.partitions) for topic in assignment.assigned_partitions)
+    return {topic.id: frozenset(partitions) for topic, partitions in named if topic is not None}
+
+
+def _newcomer(group: ClassicGroup, member: ClassicMember, target: Target) -> Member:
+    protocol = group.protocol or member.protocols[0][0]
+    try:
+        subscription = unpacked(ConsumerProtocolSubscription, member.subscription(protocol))
+    except Malformed:
+        raise _no_upgrade(group, "the embedded consumer protocol is malformed.")
+    return Member(
+        member.member_id,
+        epoch=group.generation,
+        previous_epoch=group.generation,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or None,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        names=frozenset(subscription.topics),
+        assigned=held(target, group.generation),
+        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+    )
+
+
+def close_classic(turn: Turn) -> None:
+    """The classic group is over: whoever waits in it is to join again, and its members' sessions count here."""
+    former, timers, now_ms = turn.former, turn.groups.timers, turn.moment.elapsed_ms
+    if former is None:
+        return
+    step = Step(turn.groups, former, turn.moment)
+    for member in former.members.values():
+        step.refuse_join(member, Error.REBALANCE_IN_PROGRESS, member.member_id)
+        step.refuse_sync(member, Error.REBALANCE_IN_PROGRESS)
+        timers.set((SESSION, former.group_id, member.member_id), now_ms + member.session_timeout_ms)
+    for member_id in [*former.members, *former.pending]:
+        timers.cancel((CLASSIC_SESSION, former.group_id, member_id))
+    step.cancel_phase(JOIN_PHASE)
+    step.cancel_phase(SYNC_PHASE)
+    turn.answers += step.answers
+
+
+# --- down
+
+
 def fence(turn: Turn, members: list[Member]) -> None:
-    """These members are out of the group."""
-    remove_members(turn, members)
+    """These members are out of the group. If all who are left speak the classic protocol, it becomes a classic one."""
+    left = len(turn.group.members) - len(members)
+    classic_left = turn.group.classic_members - sum(member.classic is not None for member in members)
+    if left > 0 and classic_left == left and may_downgrade(turn.groups, left):
+        downgrade(turn, [m for m in turn.group.members.values() if m not in members], None, must_rebalance=True)
+    else:
+        remove_members(turn, members)
+
+
+def may_downgrade(groups: Groups, members: int) -> bool:
+    return policy(groups) in (DOWN, BOTH) and members <= groups.config["group.max.size"]
+
+
+def downgrade(turn: Turn, members: list[Member], former: Member | None, *, must_rebalance: bool) -> None:
+    """Tombstones for all of the consumer group, and the classic one in its place. `former`: the last of the members has
+    come back, under a new id, for this one. What else this decision has to say about the consumer group needs no record."""
+    group, groups, moment = turn.group, turn.groups, turn.moment
+    turn.records = end_records(group.group_id, group.members, group.regexes)
+    classic = ClassicGroup(group.group_id, CONSUMERS, STABLE, moment.wall_ms, group.epoch)
+    for member in members:
+        assert member.classic is not None
+        side = member.classic
+        who = (member.id, member.instance_id, member.client_id, member.client_host)
+        timeouts = (member.rebalance_timeout_ms, side.session_timeout_ms)
+        classic.add(ClassicMember(*who, *timeouts, side.protocols), CONSUMERS)
+    classic.protocol = classic.elected_protocol()
+    for classic_member in classic.members.values():
+        is_back = former is not None and classic_member.member_id == members[-1].id
+        target = group.target_of(former.id if former is not None and is_back else classic_member.member_id)
+        version = _version(classic_member.subscription(classic.protocol))
+        classic_member.assignment = assignment_bytes(groups.image, target, version)
+    turn.records.append(classic.record(moment.wall_ms))
+    _open_classic(turn, classic, must_rebalance)
+
+
+def _open_classic(turn: Turn, classic: ClassicGroup, must_rebalance: bool) -> None:
+    """The group is a classic one from here on; its records only say so."""
+    groups, group = turn.groups, turn.group
+    for member_id in group.members:
+        silence(groups, group.group_id, member_id)
+    groups.by_id[group.group_id] = classic
+    step = Step(groups, classic, turn.moment)
+    for member in classic.members.values():
+        step.expect_heartbeat(member)
+    if must_rebalance:
+        prepare(step)
+    turn.answers += step.answers
+    turn.successor = classic
+
+
+def undo(turn: Turn) -> None:
+    """It could not be written: the consumer group is still there."""
+    if turn.successor is None:
+        return
+    groups, group = turn.groups, turn.group
+    for member_id in turn.successor.members:
+        groups.timers.cancel((CLASSIC_SESSION, group.group_id, member_id))
+    Step(groups, turn.successor, turn.moment).cancel_phase(JOIN_PHASE)
+    groups.by_id[group.group_id] = group
+    usual_ms = group_setting(groups, group.group_id, SESSION_TIMEOUT)
+    for member in group.members.values():
+        timeout_ms = member.classic.session_timeout_ms if member.classic else usual_ms
+        groups.timers.set((SESSION, group.group_id, member.id), turn.moment.elapsed_ms + timeout_ms)
+
+
+# --- what consumers say to one another
+
+
+def _version(subscription: bytes) -> int:
+    """Of what a member said: it is answered in the same one."""
+    return min(max(int.from_bytes(subscription[:VERSION_BYTES], "big", signed=True), 0), VERSION)
+
+
+def assignment_for(image: Image, member: Member) -> bytes:
+    """What a classic member of a consumer group has, in the words that it understands."""
+    assert member.classic is not None
+    target = {topic_id: frozenset(those) for topic_id, those in member.assigned.items()}
+    return assignment_bytes(image, target, _version(member.classic.protocols[0][1]))
+
+
+def assignment_bytes(image: Image, target: Target, version: int) -> bytes:
+    topics = [
+        ConsumerProtocolAssignment.TopicPartition(topic=topic.name, partitions=sorted(partitions))
+        for topic_id, partitions in target.items()
+        if (topic := image.topic_by_id(topic_id)) is not None
+    ]
+    return packed(ConsumerProtocolAssignment(assigned_partitions=topics), version)

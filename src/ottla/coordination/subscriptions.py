@@ -16,6 +16,7 @@ from ottla.wire.errors import Error, KafkaError
 WORDS = {
     "missing ]": "missing closing ]",
     "missing )": "missing closing )",
+    "unexpected )": "regexp/syntax: internal error",
     "trailing \\": "trailing backslash at end of expression",
     "no argument for repetition operator": "missing argument to repetition operator",
     "invalid repetition size": "invalid repeat count",

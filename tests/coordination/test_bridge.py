@@ -1,0 +1,368 @@
+"""Members of both protocols in one group, and groups that change their kind while their members go on."""
+
+from __future__ import annotations
+
+from consumers_bench import GROUP, Consumer, Crowd, topic_id
+from ottla.coordination import doors
+from ottla.coordination.classic_group import PREPARING, ClassicGroup
+from ottla.coordination.consumer_group import ConsumerGroup
+from ottla.coordination.records import GroupMetadataValue
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from ottla.wire.messages.subscriptions import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    packed,
+    unpacked,
+)
+
+SESSION_MS = 10_000
+REBALANCE_MS = 20_000
+
+
+class Classic:
+    """A consumer of the classic protocol, with a cooperative assignor: it says what it owns, and leads if it has to."""
+
+    def __init__(self, crowd: Crowd, instance_id: str | None = None, protocol: str = "cooperative-sticky") -> None:
+        self.crowd, self.instance_id, self.protocol = crowd, instance_id, protocol
+        self.id, self.generation = "", -1
+        self.uses: set[tuple[str, int]] = set()
+        self.joining: object = None
+        self.user_data: bytes | None = None
+
+    def subscription(self) -> bytes:
+        owned = ConsumerProtocolSubscription.TopicPartition(topic="t", partitions=sorted(p for _, p in self.uses))
+        return packed(ConsumerProtocolSubscription(topics=["t"], owned_partitions=[owned] if self.uses else []), 1)
+
+    def ask_to_join(self, **said: object) -> object:
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name=self.protocol, metadata=self.subscription())],
+        )
+        for name, value in said.items():
+            setattr(request, name, value)
+        return self.crowd.ask(doors.join, request, 9)
+
+    def join(self) -> Classic:
+        """Join and sync; as the leader of a classic group, take everything."""
+        reply = self.ask_to_join().reply  # type: ignore[attr-defined]
+        if isinstance(reply, JoinGroupResponse) and reply.error_code == Error.MEMBER_ID_REQUIRED.code:
+            self.id = reply.member_id
+            reply = self.ask_to_join().reply  # type: ignore[attr-defined]
+        assert isinstance(reply, JoinGroupResponse), reply
+        assert reply.error_code == 0, Error(reply.error_code)
+        return self.sync(reply)
+
+    def sync(self, joined: JoinGroupResponse) -> Classic:
+        self.id, self.generation = joined.member_id, joined.generation_id
+        request = SyncGroupRequest(group_id=GROUP, generation_id=self.generation, member_id=self.id)
+        request.group_instance_id = self.instance_id
+        if joined.leader == self.id:
+            request.assignments = self.divide([member.member_id for member in joined.members])
+        reply = self.crowd.ask(doors.sync, request, 5).reply
+        if isinstance(reply, KafkaError):
+            assert reply.error == Error.REBALANCE_IN_PROGRESS
+            return self
+        assignment = unpacked(ConsumerProtocolAssignment, bytes(reply.assignment))
+        self.uses = {(topic.topic, p) for topic in assignment.assigned_partitions for p in topic.partitions}
+        return self
+
+    def divide(self, members: list[str]) -> list[SyncGroupRequest.Assignment]:
+        parts: dict[str, list[int]] = {member: [] for member in members}
+        topic = self.crowd.image.topic("t")
+        for index in topic.partitions if topic else ():
+            parts[members[index % len(members)]].append(index)
+        topics = {
+            member: [ConsumerProtocolAssignment.TopicPartition(topic="t", partitions=those)] if those else []
+            for member, those in parts.items()
+        }
+        return [
+            SyncGroupRequest.Assignment(
+                member_id=member,
+                assignment=packed(ConsumerProtocolAssignment(assigned_partitions=t, user_data=self.user_data), 1),
+            )
+            for member, t in topics.items()
+        ]
+
+    def beat(self) -> Error:
+        """A heartbeat; one that is told to join again does so at once."""
+        request = HeartbeatRequest(group_id=GROUP, generation_id=self.generation, member_id=self.id)
+        request.group_instance_id = self.instance_id
+        error = self.crowd.ask(doors.heartbeat, request, 4).error
+        if error == Error.REBALANCE_IN_PROGRESS:
+            self.join()
+        return error
+
+    def leave(self) -> None:
+        one = LeaveGroupRequest.Member(member_id=self.id, group_instance_id=self.instance_id)
+        reply = self.crowd.ask(doors.leave, LeaveGroupRequest(group_id=GROUP, members=[one]), 5).reply
+        assert [member.error_code for member in reply.members] == [0]
+        self.uses = set()
+
+    def partitions(self) -> list[int]:
+        return sorted(partition for _, partition in self.uses)
+
+
+def crowd_of(**settings: object) -> Crowd:
+    return Crowd({"t": 4}, group_initial_rebalance_delay_ms=0, **settings)
+
+
+def classic_alone(crowd: Crowd, instance_id: str | None = None) -> Classic:
+    """A classic group of one, which has everything."""
+    one = Classic(crowd, instance_id)
+    asked = one.ask_to_join()
+    if instance_id is None:
+        one.id = asked.reply.member_id  # type: ignore[attr-defined]
+        asked = one.ask_to_join()
+    crowd.pass_ms(0)
+    one.sync(asked.reply)  # type: ignore[attr-defined]
+    assert one.partitions() == [0, 1, 2, 3]
+    return one
+
+
+def settle(crowd: Crowd, *members: Classic | Consumer, rounds: int = 8) -> None:
+    for _ in range(rounds):
+        crowd.pass_ms(1000)
+        for member in members:
+            member.beat()
+
+
+def shared(*members: Classic | Consumer) -> list[list[int]]:
+    return [member.partitions() for member in members]
+
+
+# --- up
+
+
+def test_a_consumer_that_joins_turns_a_classic_group_into_a_consumer_group() -> None:
+    """Its classic member goes on, gives up half, and nobody uses a partition of the other's."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    crowd.pass_ms(1000)
+    other = Consumer(crowd, "other").join()
+    assert isinstance(crowd.groups.by_id[GROUP], ConsumerGroup)
+    assert [type(record.key).key for record in crowd.written()[2:]] == [2, 5, 3, 7, 6, 8, 5, 3, 7, 7, 6, 8]
+    assert (one.partitions(), other.partitions()) == ([0, 1, 2, 3], [])
+    settle(crowd, one, other)
+    assert sorted(shared(one, other)) == [[0, 1], [2, 3]] and crowd.group().state == "Stable"
+    before = crowd.group().members
+    crowd.take_over()
+    assert crowd.group().members == before
+    settle(crowd, one, other, rounds=2)
+    assert sorted(shared(one, other)) == [[0, 1], [2, 3]]
+
+
+def test_those_who_wait_in_a_classic_group_that_becomes_another_join_again() -> None:
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    two = Classic(crowd)
+    two.id = two.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    waiting = two.ask_to_join()
+    assert waiting.reply is None  # type: ignore[attr-defined]
+    other = Consumer(crowd, "other").join()
+    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code  # type: ignore[attr-defined]
+    two.join()
+    settle(crowd, one, two, other, rounds=14)
+    assert sorted(len(part) for part in shared(one, two, other)) == [1, 1, 2]
+
+
+def test_ways_up_that_are_closed() -> None:
+    for settings, protocol_type, why in (
+        ({"group_consumer_migration_policy": "downgrade"}, "consumer", "online upgrade is disabled."),
+        ({}, "connect", "the group does not use the consumer embedded protocol."),
+    ):
+        crowd = crowd_of(**settings)
+        one = Classic(crowd)
+        one.id = one.ask_to_join(protocol_type=protocol_type).reply.member_id  # type: ignore[attr-defined]
+        one.ask_to_join(protocol_type=protocol_type)
+        crowd.pass_ms(0)
+        other = Consumer(crowd, "other")
+        said = f"Cannot upgrade classic group {GROUP} to consumer group because {why}"
+        assert other.refused(other.full()) == (Error.GROUP_ID_NOT_FOUND, said)
+        assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+
+
+def test_a_group_whose_assignor_keeps_data_of_its_own_cannot_go_up() -> None:
+    crowd = crowd_of()
+    one = Classic(crowd)
+    one.user_data = b"mine"
+    one.id = one.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    asked = one.ask_to_join()
+    crowd.pass_ms(0)
+    one.sync(asked.reply)  # type: ignore[attr-defined]
+    other = Consumer(crowd, "other")
+    error, said = other.refused(other.full())
+    assert error == Error.GROUP_ID_NOT_FOUND and said is not None and "custom assignor" in said
+
+
+def test_an_empty_group_of_either_kind_becomes_the_other_without_ado() -> None:
+    crowd = crowd_of(group_consumer_migration_policy="disabled")
+    classic_alone(crowd).leave()
+    other = Consumer(crowd, "other").join()
+    assert other.partitions() == [0, 1, 2, 3]
+    other.leave()
+    again = classic_alone(crowd)
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup) and again.partitions() == [0, 1, 2, 3]
+    crowd.take_over()
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+
+
+# --- classic members of consumer groups
+
+
+def test_a_classic_member_joins_a_consumer_group_and_gets_its_part_by_steps() -> None:
+    crowd = crowd_of()
+    one = Consumer(crowd, "one").join()
+    crowd.pass_ms(1000)
+    other = Classic(crowd).join()
+    assert other.partitions() == []
+    settle(crowd, one, other)
+    assert sorted(shared(one, other)) == [[0, 1], [2, 3]] and crowd.group().state == "Stable"
+
+
+def test_a_classic_member_that_is_silent_or_does_not_rejoin_or_sync_is_out() -> None:
+    """Its own session timeout counts, and its rebalance timeout for the rest."""
+    crowd = crowd_of()
+    one = Consumer(crowd, "one").join()
+    crowd.pass_ms(1000)
+    silent = Classic(crowd).join()
+    crowd.pass_ms(SESSION_MS)
+    assert silent.id not in crowd.group().members
+    lazy = Classic(crowd).join()
+    settle(crowd, one, lazy, rounds=3)
+    third = Consumer(crowd, "third").join()
+    for _ in range(REBALANCE_MS // 2000 + 6):
+        crowd.pass_ms(2000)
+        one.beat()
+        third.beat()
+        request = HeartbeatRequest(group_id=GROUP, generation_id=lazy.generation, member_id=lazy.id)
+        last = crowd.ask(doors.heartbeat, request, 4).error
+    assert last == Error.UNKNOWN_MEMBER_ID and lazy.id not in crowd.group().members
+
+
+def test_what_is_refused_to_classic_members() -> None:
+    crowd = crowd_of()
+    Consumer(crowd, "one").join()
+    other = Classic(crowd).join()
+    assert crowd.ask(
+        doors.heartbeat, HeartbeatRequest(group_id=GROUP, generation_id=99, member_id=other.id), 4
+    ).error == (Error.ILLEGAL_GENERATION)
+    heartbeat = HeartbeatRequest(group_id=GROUP, generation_id=2, member_id="one")
+    assert crowd.ask(doors.heartbeat, heartbeat, 4).error == Error.UNKNOWN_MEMBER_ID
+    sync = SyncGroupRequest(group_id=GROUP, generation_id=other.generation, member_id=other.id, protocol_name="x")
+    assert crowd.ask(doors.sync, sync, 5).error == Error.INCONSISTENT_GROUP_PROTOCOL
+    stranger = Classic(crowd, protocol="range")
+    assert stranger.ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+    connect = other.ask_to_join(protocol_type="connect")
+    assert connect.error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+    closed = crowd_of(group_consumer_migration_policy="disabled")
+    Consumer(closed, "one").join()
+    assert Classic(closed).ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+
+
+# --- down
+
+
+def test_when_the_last_consumer_leaves_the_classic_ones_are_a_classic_group_again() -> None:
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    other = Consumer(crowd, "other").join()
+    settle(crowd, one, other)
+    other.leave()
+    group = crowd.groups.by_id[GROUP]
+    assert isinstance(group, ClassicGroup) and group.state == PREPARING
+    asked = one.ask_to_join()
+    one.sync(asked.reply)  # type: ignore[attr-defined]
+    assert one.partitions() == [0, 1, 2, 3]
+    crowd.take_over()
+    loaded = crowd.groups.by_id[GROUP]
+    assert isinstance(loaded, ClassicGroup) and list(loaded.members) == [one.id]
+    assert one.beat() == Error.NONE
+
+
+def test_a_consumer_whose_session_ends_leaves_a_classic_group_behind() -> None:
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    Consumer(crowd, "other").join()
+    settle(crowd, one, rounds=44)
+    assert isinstance(crowd.groups.by_id[GROUP], ConsumerGroup)
+    settle(crowd, one, rounds=1)
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+    value = next(r.value for r in reversed(crowd.written()) if isinstance(r.value, GroupMetadataValue))
+    assert [member.member_id for member in value.members] == [one.id]
+
+
+def test_a_static_consumer_that_comes_back_with_the_classic_protocol_needs_no_rebalance() -> None:
+    """The others keep what they have, and so does it: the target is the assignment."""
+    crowd = crowd_of()
+    one = classic_alone(crowd, "i1")
+    other = Consumer(crowd, "other", instance_id="i2").join()
+    settle(crowd, one, other)
+    had = shared(one, other)
+    other.leave()
+    again = Classic(crowd, "i2").join()
+    group = crowd.groups.by_id[GROUP]
+    assert isinstance(group, ClassicGroup) and group.state == "Stable"
+    assert shared(one, again) == had
+    assert (one.beat(), again.beat()) == (Error.NONE, Error.NONE)
+    crowd.take_over()
+    assert (one.beat(), again.beat()) == (Error.NONE, Error.NONE)
+
+
+def test_a_static_classic_member_that_comes_back_with_the_new_protocol_takes_over_its_part() -> None:
+    crowd = crowd_of()
+    one, two = classic_alone(crowd, "i1"), Consumer(crowd, "two", instance_id="i1")
+    two.join()
+    assert two.partitions() == [0, 1, 2, 3]
+    assert list(crowd.group().members) == ["two"] and crowd.group().state == "Stable"
+    assert one.beat() == Error.FENCED_INSTANCE_ID
+
+
+def test_with_the_way_down_closed_classic_members_stay_in_a_consumer_group() -> None:
+    crowd = crowd_of(group_consumer_migration_policy="upgrade")
+    one = classic_alone(crowd)
+    other = Consumer(crowd, "other").join()
+    settle(crowd, one, other)
+    other.leave()
+    settle(crowd, one, rounds=3)
+    assert crowd.group().state == "Stable" and one.partitions() == [0, 1, 2, 3]
+
+
+def test_a_downgrade_that_cannot_be_written_leaves_everything_as_it_was() -> None:
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    other = Consumer(crowd, "other").join()
+    settle(crowd, one, other)
+    had, crowd.most_bytes = shared(one, other), 0
+    assert isinstance(other.send(other.request(member_epoch=-1)), KafkaError)
+    crowd.most_bytes = 1 << 20
+    settle(crowd, one, other, rounds=3)
+    assert shared(one, other) == had and crowd.group().state == "Stable"
+
+
+def test_the_epoch_of_a_classic_member_is_checked_when_it_commits() -> None:
+    crowd = crowd_of()
+    Consumer(crowd, "one").join()
+    other = Classic(crowd).join()
+    group = crowd.group()
+    assert group.check_commit(other.id, None, other.generation, 8, False) is None
+    for generation in (other.generation + 1, other.generation - 1):
+        try:
+            check = group.check_commit(other.id, None, generation, 8, False)
+            assert check is not None
+            check("t", topic_id("t"), 0)
+        except KafkaError as error:
+            assert error.error == Error.ILLEGAL_GENERATION
+        else:
+            raise AssertionError("it was allowed")
