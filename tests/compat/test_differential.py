@@ -52,6 +52,10 @@ CHANGES_TOPICS = {
     "incremental_alter_configs",
 }
 
+# Nothing could be compared after these: a broker that is told to go, goes, and a controller of 4.3.1 ends when a voter that it
+# shall add has a listener without a name.
+FOR_GOOD = {"unregister_broker", "add_raft_voter", "remove_raft_voter"}
+
 TOPICS = [PLAIN_TOPIC] * 5 + [COMPACTED_TOPIC, "odd-unknown", "odd-new-1", "odd-new-2", "odd/slash", "", ".", "y" * 251]
 TOPICS += [OFFSETS_TOPIC, "__cluster_metadata"]
 CONFIG_NAMES = [
@@ -70,6 +74,10 @@ TEXTS: list[tuple[str, list[str]]] = [
     (r"config.*\.name$|configuration_keys$", CONFIG_NAMES),
     (r"\.value$", CONFIG_VALUES),
     (r"transactional_id$", ["tx"]),
+    (r"^(group_id|group_ids|groups|groups_names)$", ["odd-group", "odd-group", "odd-group-2", "odd-nobody", ""]),
+    (r"metadata$", ["", "note"]),  # one that is too long makes a group in Apache that only writers see
+    (r"states_filter$", ["Empty", "stable", "odd"]),
+    (r"types_filter$", ["classic", "Consumer", "odd"]),
     (r"entity_type$", ["user", "user", "client-id", "ip", "", "odd"]),
     (r"entity_name$|^match$", ["odd-one", "127.0.0.9", ""]),
     (r"^key$", ["producer_byte_rate", "request_percentage", "connection_creation_rate", "odd"]),
@@ -80,6 +88,7 @@ NUMBERS: list[tuple[str, list[int]]] = [
     (r"^acks$", [-1, -1, 1, 3]),
     (r"^replica_id$", [-1, -1, -2]),
     (r"^timestamp$", [-1, -2, -3, -4, -5, -6, -7, THEN_MS, THEN_MS + 2, 0]),
+    (r"generation_id", [-1, -1, -1, 0, 3]),
     (r"epoch$", [-1, -1, 0, 0, 2, 9, -2]),
     (r"offset$", [0, 0, 1, 3, 777, -1, -2]),
     (r"min_bytes$", [0, 1, 500]),
@@ -204,7 +213,7 @@ def test_advertised_ranges(peers: tuple[Peer, Peer]) -> None:
     assert {key: span for key, span in ours.items() if theirs.get(key) != span} == {}
 
 
-@pytest.mark.parametrize("api", SERVED)
+@pytest.mark.parametrize("api", [api for api in SERVED if api not in FOR_GOOD])
 def test_same_answers(api: str, peers: tuple[Peer, Peer]) -> None:
     """Each version, several odd requests; the seed of the one that differs is in the message."""
     key, low, high = SERVED[api]
