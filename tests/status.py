@@ -62,7 +62,6 @@ REASONS = [
     ("TRAP-64..67", TRANSACTIONS),
     ("TRAP-69..71", COMPACTION),
     ("TRAP-73", "There is no Spark sink of ours yet."),
-    ("TRAP-75", "There are no SCRAM credentials yet."),
     ("TRAP-76", "There are no share groups yet."),
     ("TRAP-77", GROUPS),
 ]

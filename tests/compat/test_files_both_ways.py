@@ -1,8 +1,8 @@
 """One data directory, two brokers: Apache Kafka's files are ours, and ours are Apache's.
 
 A directory is written by one, stopped, served and written by the other, stopped, and read by the first again. Every
-record and setting must be in place each time. Apache's own reader of files, kafka-dump-log, must find nothing to say
-about what we wrote. Covers LOG-20 and IDM-06.
+record, setting, quota and SCRAM credential must be in place each time. Apache's own reader of files, kafka-dump-log, must
+find nothing to say about what we wrote. Covers LOG-20, IDM-06 and TRAP-75.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from apache import kafka
 from compat.clients import Confluent
 from compat.corpus import CODECS, Record, corpus
+from compat.peers import Peer, asking
 from harness import Node, Server, stop_all
 
 pytestmark = pytest.mark.apache
@@ -43,6 +44,27 @@ class Story:
         for made in admin.create_topics(wanted).values():
             made.result(20)
         self.written = {topic.topic: [] for topic in wanted}
+        self.limit(Peer(server.address))
+
+    def limit(self, peer: Peer) -> None:
+        """A quota, and a user with a password for both mechanisms."""
+        entity = [{"entity_type": "user", "entity_name": None}, {"entity_type": "client-id", "entity_name": "story"}]
+        ops = [{"key": "producer_byte_rate", "value": 1e12, "remove": False}]
+        peer.ask(asking(49, 1, entries=[{"entity": entity, "ops": ops}]))
+        for mechanism in (1, 2):
+            salted = {"iterations": 4096 * mechanism, "salt": b"salt", "salted_password": b"salted"}
+            peer.ask(asking(51, 0, upsertions=[{"name": "reader", "mechanism": mechanism, **salted}]))
+
+    def check_limits(self, peer: Peer) -> None:
+        (limited,) = peer.ask(asking(48, 1)).entries
+        assert {(each.entity_type, each.entity_name) for each in limited.entity} == {
+            ("user", None),
+            ("client-id", "story"),
+        }
+        assert [(each.key, each.value) for each in limited.values] == [("producer_byte_rate", 1e12)]
+        (user,) = peer.ask(asking(50, 0, users=None)).results
+        assert user.user == "reader"
+        assert sorted((each.mechanism, each.iterations) for each in user.credential_infos) == [(1, 4096), (2, 8192)]
 
     def go_on(self, server: Server, chapter: str) -> None:
         """More records to each topic, from an idempotent producer and from a plain one."""
@@ -56,7 +78,7 @@ class Story:
             so_far += records
 
     def check(self, server: Server) -> None:
-        """Every record is there, in order, with its bytes; every setting too."""
+        """Every record is there, in order, with its bytes; every setting, limit and password too."""
         client = Confluent(server.address)
         for name, records in self.written.items():
             seen = client.consume(name, 0, 0, len(records), **{"check.crcs": True})
@@ -68,6 +90,7 @@ class Story:
             found = admin.describe_configs([which])[which].result(20)
             assert {key: found[key].value for key in SETTINGS} == SETTINGS
             assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == PARTITIONS
+        self.check_limits(Peer(server.address))
 
 
 @pytest.fixture
