@@ -1,0 +1,220 @@
+"""The driver of groups: who coordinates, loading, answers that wait for the log, and what happens if it is not written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.server.coordinators import partition_of
+from ottla.wire.errors import Error
+from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
+from ottla.wire.messages.groups import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from served import Client, TouchyDisk, serving
+
+ONE = {"offsets.topic.num.partitions": "1"}
+
+
+async def find(client: Client, group: str = "g") -> Any:
+    return (await client.call(FindCoordinatorRequest(coordinator_keys=[group]), 4)).coordinators[0]
+
+
+def commit_request(offset: int, group: str = "g", topic: str = "t") -> OffsetCommitRequest:
+    part = OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=offset, committed_metadata="note")
+    return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequest.Topic(name=topic, partitions=[part])])
+
+
+async def commit(client: Client, offset: int, group: str = "g", topic: str = "t") -> int:
+    answer = await client.call(commit_request(offset, group, topic), 8)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def committed(client: Client, group: str = "g", topic: str = "t") -> tuple[int, int]:
+    """The offset, and the error of the group."""
+    asked = OffsetFetchRequest.Group(
+        group_id=group, topics=[OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=[0])]
+    )
+    found = (await client.call(OffsetFetchRequest(groups=[asked]), 8)).groups[0]
+    return (found.topics[0].partitions[0].committed_offset if found.topics else -1), found.error_code
+
+
+def join_request(group: str = "g", member: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
+    )
+
+
+async def until(is_so: Callable[[], Any], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"), [("", 0), ("g", 3), ("g848", 7), ("naïve", 25), ("群", 44), ("g\U0001f600", 3)]
+)
+def test_a_group_lives_where_apache_puts_it(group: str, partition: int) -> None:
+    """TRAP-58, GRP-11: Java's hash of the name in UTF-16; checked against Apache's own partitions for the first three."""
+    java = 0
+    for unit in memoryview(group.encode("utf-16-le")).cast("H"):
+        java = (31 * java + unit) % 2**32
+    assert partition_of(group, 50) == (java & 0x7FFFFFFF) % 50
+    if group in ("", "g", "g848"):
+        assert partition_of(group, 50) == partition
+
+
+async def _find_makes_the_topic(path: Path) -> None:
+    async with serving(path) as served:
+        client = await served.connect()
+        found = await find(client)
+        assert (found.error_code, found.node_id, found.port) == (0, 1, served.port)
+        topic = served.node.quorum.image.topic("__consumer_offsets")
+        assert topic is not None and len(topic.partitions) == 50
+        assert served.node.quorum.image.configs(2, "__consumer_offsets")["cleanup.policy"] == "compact"
+        assert await commit(client, 5, "anything") == Error.UNKNOWN_TOPIC_OR_PARTITION.code
+
+
+def test_the_first_client_gets_its_coordinator_at_once(tmp_path: Path) -> None:
+    """GRP-11, OFF-02, TRAP-57: the topic is there when the answer comes, with 50 partitions, compacted."""
+    asyncio.run(_find_makes_the_topic(tmp_path))
+
+
+async def _no_topic_no_coordinator(path: Path) -> None:
+    async with serving(path) as served:
+        client = await served.connect()
+        answer = await client.call(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4)
+        assert answer.error_code == Error.NOT_COORDINATOR.code
+        await find(client)
+        answer = await client.call(HeartbeatRequest(group_id="", generation_id=1, member_id="m"), 4)
+        assert answer.error_code == Error.INVALID_GROUP_ID.code
+
+
+def test_who_asks_before_there_is_a_coordinator(tmp_path: Path) -> None:
+    asyncio.run(_no_topic_no_coordinator(tmp_path))
+
+
+async def _restart(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        for offset in range(300):
+            assert await commit(client, offset) == 0
+        joined = await client.call(join_request(), 3)
+        assignment = SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=b"all of it")
+        synced = await client.call(
+            SyncGroupRequest(
+                group_id="g",
+                generation_id=joined.generation_id,
+                member_id=joined.member_id,
+                assignments=[assignment],
+            ),
+            3,
+        )
+        assert (joined.error_code, synced.error_code) == (0, 0)
+    async with serving(path, ONE) as served:
+        client = await served.connect()
+        await until(lambda: served.node.groups.shards[0].coordinator)
+        assert await committed(client) == (299, 0)
+        beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+        assert (await client.call(beat, 3)).error_code == 0, "the member is still one after a restart"
+
+
+def test_groups_and_offsets_outlive_a_restart(tmp_path: Path) -> None:
+    """OFF-02, TRAP-54."""
+    asyncio.run(_restart(tmp_path))
+
+
+async def _loading(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        assert await commit(client, 7) == 0
+    disk = TouchyDisk()
+    async with serving(path, ONE, disk) as served:
+        client = await served.connect()
+        shard = served.node.groups.shards[0]
+        await until(lambda: shard.coordinator)
+        shard.coordinator = None  # as it is while it loads
+        assert await committed(client) == (-1, Error.COORDINATOR_LOAD_IN_PROGRESS.code)
+        assert await commit(client, 8) == Error.COORDINATOR_LOAD_IN_PROGRESS.code
+        await shard.load()
+        assert await committed(client) == (7, 0)
+
+
+def test_clients_are_asked_to_wait_while_groups_load(tmp_path: Path) -> None:
+    asyncio.run(_loading(tmp_path))
+
+
+async def _write_fails(path: Path) -> None:
+    disk = TouchyDisk()
+    async with serving(path, ONE, disk) as served:
+        await served.topic("t")
+        client, waiting = await served.connect(), await served.connect()
+        await find(client)
+        assert await commit(client, 1) == 0
+        served.node.config._values["group.initial.rebalance.delay.ms"] = 60_000
+        waiting.send(join_request("other"), 3)
+        await until(lambda: "other" in served.node.groups.shards[0].groups.by_id)
+        disk.full = True
+        assert await commit(client, 2) == Error.NOT_COORDINATOR.code
+        joined = await waiting.receive()
+        assert joined.error_code == Error.NOT_COORDINATOR.code, "whoever waited is told to look again"
+        disk.full = False
+        await served.node.upkeep.find_room()
+        await until(lambda: served.node.groups.shards[0].coordinator)
+        assert await committed(client) == (1, 0), "what was not written is not remembered"
+        assert await commit(client, 3) == 0
+        assert await committed(client) == (3, 0)
+
+
+def test_a_write_that_fails_is_forgotten_and_the_groups_are_loaded_again(tmp_path: Path) -> None:
+    """Nothing is acknowledged that is not in the log, and nothing that is not in the log is told."""
+    asyncio.run(_write_fails(tmp_path))
+
+
+async def _answers_wait(path: Path) -> None:
+    disk = TouchyDisk()
+    async with serving(path, ONE, disk) as served:
+        await served.topic("t")
+        await served.topic("__consumer_offsets", 1, cleanup_policy="compact", flush_messages="1")
+        writer, reader = await served.connect(), await served.connect()
+        disk.slow = True
+        writer.send(commit_request(5), 8)
+        await until(lambda: disk.waiting)
+        reader.send(OffsetFetchRequest(group_id="g", topics=None), 7)
+        for client in (writer, reader):
+            assert not await client.is_cut(0.05)
+        disk.slow = False
+        disk.let_go()
+        assert (await writer.receive()).topics[0].partitions[0].error_code == 0
+        found = await reader.receive()
+        assert found.topics[0].partitions[0].committed_offset == 5
+
+
+def test_answers_wait_until_what_they_speak_of_is_committed(tmp_path: Path) -> None:
+    """TRAP-59: the commit's own answer, and that of somebody who was shown it before it was safe."""
+    asyncio.run(_answers_wait(tmp_path))
+
+
+async def _stops(path: Path) -> None:
+    async with serving(path, {**ONE, "group.initial.rebalance.delay.ms": "60000"}) as served:
+        client = await served.connect()
+        await find(client)
+        client.send(join_request(), 3)
+        await until(lambda: served.node.groups.shards[0].groups.by_id)
+        served.node.groups.stop()
+        assert (await client.receive()).error_code == Error.NOT_COORDINATOR.code
+
+
+def test_a_node_that_stops_sends_members_away(tmp_path: Path) -> None:
+    asyncio.run(_stops(tmp_path))
