@@ -37,6 +37,8 @@ ALARMS: dict[str, Callable[[Groups, str, str, Moment], Decision[Any]]] = {
 }
 
 
+# Key and value of a record, as they stand in the topic.
+Packed = tuple[bytes, bytes | None]
 # Decisions are taken one after another: each sees what the one before it changed.
 Later = Callable[[], Decision[Any]]
 
@@ -45,11 +47,12 @@ class Coordinator:
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
 
-    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None:
+    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER, packed: Packed | None = None) -> None:
         """Memory follows a record that was appended, by a producer if it was in a transaction."""
         subject = record.key
         if isinstance(subject, OffsetCommitKey):
-            self.groups.offsets.replay(*pack(record), offset, producer_id)
+            key, value = pack(record) if packed is None else packed
+            self.groups.offsets.replay(key, value, offset, producer_id)
             return
         REPLAY[type(subject).key](self.groups, record, offset)
         if record.value is None and isinstance(subject, (GroupMetadataKey, ConsumerGroupMetadataKey)):

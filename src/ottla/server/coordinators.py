@@ -190,15 +190,15 @@ class Shard:
         assert coordinator is not None
         if partition.is_short_of_replicas:
             raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
-        packed = (pack(record) for record in records)
+        packed = [pack(record) for record in records]
         codec = self._node.config[COMMITTED_OFFSETS_CODEC]
         batch = wire.build([wire.Record(-1, now_ms, key, value) for key, value in packed], codec=codec)
         if len(batch) > partition.log.settings.max_message_bytes:
             raise KafkaError(Error.MESSAGE_TOO_LARGE, f"{len(batch)} bytes of group records in one batch")
         appended = partition.append(batch, now_ms, Origin.COORDINATOR, self)
         self._written_end = appended.last_offset + 1
-        for offset, record in enumerate(records, appended.first_offset):
-            coordinator.replay(record, offset)
+        for offset, (record, bytes_of) in enumerate(zip(records, packed, strict=True), appended.first_offset):
+            coordinator.replay(record, offset, packed=bytes_of)
 
     async def committed(self) -> None:
         """Return when everything that was written so far is committed."""
