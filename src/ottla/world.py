@@ -43,6 +43,12 @@ COPIES_BELOW = 16 << 10
 # Handing a write to a thread costs as much as writing some ten kilobytes. No buffer that connections share is as large as
 # this, so what is written meanwhile stays where it lies.
 FLIES_FROM = 256 << 10
+# Children for work that takes long; how many there are is decided by how much of it is begun at the same time.
+TOILERS_MAX = 32
+TOILERS_NICENESS = 10
+# Bytes per second that no disk reaches, and the shortest time worth sleeping.
+UNLIMITED = 1e15
+PACE_STEP_S = 0.01
 
 
 class File(Protocol):
@@ -326,6 +332,9 @@ class RealDisk:
         # Apart from the others, so that no write waits behind a sync.
         self._writers = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="write")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RealDisk, ()  # a child that gets it has threads of its own, and nobody there watches its syncs
+
     def open(self, path: str, *, create: bool = False) -> RealFile:
         return RealFile(path, os.O_RDWR | (os.O_CREAT if create else 0), self.watch)
 
@@ -404,26 +413,73 @@ class RealDisk:
 
 
 class Workshop:
-    """Where CPU-bound work runs: one spawned child, started when first needed.
+    """Where CPU-bound work runs: spawned children, started when first needed. One does what somebody waits for, others
+    toil at what takes long, and give way to everybody.
 
     Never a thread: one busy Python thread beside the loop cut 60,800 requests/s to 513.
     """
 
     def __init__(self) -> None:
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._pools: dict[int, concurrent.futures.ProcessPoolExecutor] = {}
 
     async def work(self, call: Callable[..., T], *args: Any) -> T:
-        if self._pool is None:
+        return await asyncio.get_running_loop().run_in_executor(self._pool(1, 0), call, *args)
+
+    async def toil(self, call: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool(TOILERS_MAX, TOILERS_NICENESS), call, *args)
+
+    def _pool(self, children: int, niceness: int) -> concurrent.futures.ProcessPoolExecutor:
+        pool = self._pools.get(niceness)
+        if pool is None:
             import multiprocessing  # a node that has just started can do without
 
             spawn = multiprocessing.get_context("spawn")
-            self._pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+            pool = concurrent.futures.ProcessPoolExecutor(
+                children, mp_context=spawn, initializer=_begin_work, initargs=(niceness,)
+            )
+            self._pools[niceness] = pool
+        return pool
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        """Whatever is being done there ends now: files must not be written after the node has let go of them."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            children = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in children:
+                child.kill()
+
+
+def _begin_work(niceness: int) -> None:
+    """In a child: give way to the loop's process if asked to, and end when that process ends, however it does."""
+    import multiprocessing
+    import multiprocessing.connection
+
+    os.nice(niceness)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def end_with(sentinel: int) -> None:
+            multiprocessing.connection.wait([sentinel])
+            os._exit(1)
+
+        threading.Thread(target=end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+class Pace:
+    """Lets no more than so many bytes per second pass, by sleeping. For children only."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+
+    def spend(self, size: int) -> None:
+        if self._rate >= UNLIMITED:
+            return
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now) + size / self._rate
+        if self._free_at - now > PACE_STEP_S:
+            time.sleep(self._free_at - now)
 
 
 def wall_clock_ms() -> int:
@@ -434,6 +490,10 @@ class Works(Protocol):
     """Runs a plain, picklable function on heavy input, somewhere that does not stall the loop."""
 
     async def work(self, call: Callable[..., T], *args: Any) -> T: ...
+    async def toil(self, call: Callable[..., T], *args: Any) -> T:
+        """The same for what takes so long that nobody waits for it."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.log import trimming
-from ottla.log.segment import Segment
+from ottla.log.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -32,7 +32,9 @@ def plan(log: Log, now_ms: int, high_watermark: int) -> int:
 
 
 def _timestamp(segment: Segment, now_ms: int) -> int:
-    """Without any timestamp in it a segment is as old as the time since we know it."""
+    """Without any timestamp in it a segment is as old as the time since we know it; one without records has no age."""
+    if not segment.size:
+        return NO_TIMESTAMP
     largest = segment.load_max_timestamp()
     return largest if largest >= 0 else segment.created_ms or now_ms
 
@@ -62,9 +64,19 @@ def _leading(log: Log, high_watermark: int, is_due: Callable[[int], bool]) -> in
 
 
 async def perform(log: Log, count: int) -> int:
-    """Delete the `count` oldest segments; bytes freed. The new log start is on disk before the first file goes."""
-    if not count:
+    """Delete the `count` oldest segments; bytes freed. The new log start is on disk before the first file goes.
+
+    While compaction exchanges segments nothing is done: those counted may be parts of others by then."""
+    if not count or log.arranging:
         return 0
+    log.arranging = True
+    try:
+        return await _perform(log, count)
+    finally:
+        log.arranging = False
+
+
+async def _perform(log: Log, count: int) -> int:
     if count == len(log.segments):
         log.publish()
         log.roll()

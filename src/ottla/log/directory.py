@@ -17,6 +17,7 @@ from errno import ENOENT
 
 from ottla.log import identity
 from ottla.log.checkpoints import (
+    CLEANED_TO,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -73,6 +74,7 @@ class DataDirectory:
         self._recovery_points: dict[Key, int] = {}
         self._written: dict[str, dict[Key, int]] = {}
         self._log_starts: dict[Key, int] = {}
+        self._cleaned_to: dict[Key, int] = {}
         self._now_ms = now_ms
         self._random = rng
         self._release: Callable[[], None] | None = None
@@ -89,6 +91,7 @@ class DataDirectory:
         self.clean_epoch = identity.take_clean_mark(self.disk, self.path)
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._log_starts = self._read_offsets(LOG_STARTS)
+        self._cleaned_to = self._read_offsets(CLEANED_TO)
         self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         return self.meta
 
@@ -140,6 +143,7 @@ class DataDirectory:
         key = log.topic, log.partition
         recovery_point, start = self._recovery_points.get(key, 0), self._log_starts.get(key, 0)
         log.load(clean=self.was_clean, recovery_point=recovery_point, start_offset=start)
+        log.cleaned_to = self._cleaned_to.get(key, -1)
 
     def _recognise(self, name: str, settings_of: Callable[[str], LogSettings]) -> Log | None:
         """The log that a directory holds; interrupted deletions are queued, what is not ours is left alone."""
@@ -198,8 +202,8 @@ class DataDirectory:
         log.failed = FileNotFoundError(ENOENT, "the log was deleted", log.directory)
         for segment in log.segments:
             self.files.close(segment)
-            self.files.drop_index(segment.path + ".index")
-        for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
+            self.files.drop_index(segment.at(".index"))
+        for offsets in (self._recovery_points, self._log_starts, self._cleaned_to, self.high_watermarks):
             offsets.pop((topic, partition), None)
         return log
 
@@ -212,7 +216,8 @@ class DataDirectory:
     # -- upkeep
 
     async def checkpoint(self, high_watermarks: Mapping[Key, int] | None = None) -> None:
-        """Write recovery points, log starts and, if given, high watermarks. One at a time, and once begun to the end."""
+        """Write recovery points, log starts, what is compacted and, if given, high watermarks. One at a time, and once begun
+        to the end."""
         await asyncio.shield(asyncio.get_running_loop().create_task(self._checkpoint(high_watermarks)))
 
     async def _checkpoint(self, high_watermarks: Mapping[Key, int] | None) -> None:
@@ -221,17 +226,21 @@ class DataDirectory:
                 self.high_watermarks = dict(high_watermarks)
             await self.disk.away(self._write_checkpoints, *self._offsets(), dict(self.high_watermarks))
 
-    def _offsets(self) -> tuple[dict[Key, int], dict[Key, int]]:
-        """Recovery points of all logs, and log starts of those that begin inside their first segment."""
+    def _offsets(self) -> tuple[dict[Key, int], dict[Key, int], dict[Key, int]]:
+        """Recovery points of all logs, log starts of those that begin inside their first segment, and up to where those are
+        compacted that are."""
         points = {key: log.recovery_point for key, log in self.logs.items()}
         starts = {key: log.start_offset for key, log in self.logs.items() if log.start_offset > log.segments[0].base}
         points.pop((METADATA_TOPIC, 0), None)
-        return points, starts
+        return points, starts, {key: log.cleaned_to for key, log in self.logs.items() if log.cleaned_to >= 0}
 
-    def _write_checkpoints(self, points: dict[Key, int], starts: dict[Key, int], watermarks: dict[Key, int]) -> None:
+    def _write_checkpoints(
+        self, points: dict[Key, int], starts: dict[Key, int], cleaned: dict[Key, int], watermarks: dict[Key, int]
+    ) -> None:
         """Log starts first: files go once their log start is on disk, and recovery points may refer to what follows."""
-        for name, offsets in ((LOG_STARTS, starts), (RECOVERY_POINTS, points), (HIGH_WATERMARKS, watermarks)):
-            if self._written.get(name) != offsets:
+        all_offsets = {LOG_STARTS: starts, RECOVERY_POINTS: points, CLEANED_TO: cleaned, HIGH_WATERMARKS: watermarks}
+        for name, offsets in all_offsets.items():
+            if self._written.get(name, {} if name == CLEANED_TO else None) != offsets:
                 write_offsets(self.disk, f"{self.path}/{name}", offsets)
                 self._written[name] = offsets
 

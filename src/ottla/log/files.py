@@ -25,6 +25,7 @@ class Holder(Protocol):
     """Whoever keeps an open file: a segment."""
 
     path: str
+    mark: str
     file: File | None
     used: bool
 
@@ -44,7 +45,7 @@ class OpenFiles:
 
     def open(self, holder: Holder, create: bool = False) -> File:
         try:
-            file = self.disk.open(holder.path + ".log", create=create)
+            file = self.disk.open(holder.path + ".log" + holder.mark, create=create)
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE) or not self._holders:
                 raise
@@ -52,7 +53,7 @@ class OpenFiles:
             self.files_max = max(1, len(self._holders) // 2)
             while len(self._holders) > self.files_max:
                 self._let_one_go()
-            file = self.disk.open(holder.path + ".log", create=create)
+            file = self.disk.open(holder.path + ".log" + holder.mark, create=create)
         holder.file, holder.used = file, True
         self._holders[holder] = None
         while len(self._holders) > self.files_max:

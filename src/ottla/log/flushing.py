@@ -93,9 +93,9 @@ def what_to_sync(log: Log, closed: list[Segment], settle: bool) -> tuple[list[st
     """Closed segments with all that belongs to them, snapshots, and the active file."""
     paths: list[str] = []
     for segment in closed:
-        paths += [segment.path + suffix for suffix in (".log", ".index", ".timeindex")]
+        paths += [segment.at(suffix) for suffix in (".log", ".index", ".timeindex")]
         if segment.base in log.with_aborted:
-            paths.append(segment.path + ".txnindex")
+            paths.append(segment.at(".txnindex"))
     active = log.active
     if settle:
         paths += [active.path + ".index", active.path + ".timeindex"]

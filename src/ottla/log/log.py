@@ -27,7 +27,17 @@ _base_of = attrgetter("base")
 
 
 class Log(Writer):
-    __slots__ = ("_corrupt", "_flusher", "checkpoint", "cuts", "deleted", "recovered")
+    __slots__ = (
+        "_corrupt",
+        "_flusher",
+        "arranging",
+        "checkpoint",
+        "cleaned_to",
+        "cuts",
+        "deleted",
+        "recovered",
+        "uncleanable",
+    )
 
     def __init__(
         self,
@@ -47,6 +57,10 @@ class Log(Writer):
         # How the directory makes log start and recovery point durable; how often the end was cut; files put aside.
         self.checkpoint: Callable[[], Awaitable[None]] | None = None
         self.cuts = 0
+        # Compaction: whether segments are being exchanged or deleted, up to where all is compacted (-1: nothing is), and
+        # whether it cannot be.
+        self.arranging = self.uncleanable = False
+        self.cleaned_to = -1
         self.deleted: list[tuple[int, str]] | None = None
         self.recovered: recovery.Report | None = None
 

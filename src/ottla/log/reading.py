@@ -200,7 +200,7 @@ def aborted_transactions(log: Log, first: int, end: int) -> list[aborted.Aborted
     for segment in log.segments[log.segment_number(first) :]:
         if segment.base not in log.with_aborted:
             continue
-        for row in aborted.unpack(log.disk.read(segment.path + ".txnindex")):
+        for row in aborted.unpack(log.disk.read(segment.at(".txnindex"))):
             if row.last_offset >= first and row.first_offset < end:
                 found.append(row)
             if row.last_stable_offset >= end:

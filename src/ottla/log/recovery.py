@@ -135,11 +135,16 @@ def _tidy(log: Log) -> list[str]:
         return names
     cleaned = [int(name[:20]) for name in odd if name.endswith(".cleaned")]
     smallest = min(cleaned, default=2**63)
-    swaps = []
+    swaps = [name for name in odd if name.endswith(".swap") and int(name[:20]) < smallest]
+    incomplete = [name for name in odd if name.endswith(".swap") and name not in swaps]
+    for name in incomplete:
+        disk.remove(f"{directory}/{name}")
+    if incomplete:  # or, without the .cleaned beside them, they would be taken for complete after another crash
+        disk.sync_directory(directory)
     for name in odd:
-        if name.endswith(".swap") and int(name[:20]) < smallest:
-            swaps.append(name)
-        elif not name.endswith(".checkpoint.deleted"):  # those belong to the metadata log's snapshots
+        if not name.endswith(
+            (".swap", ".checkpoint.deleted")
+        ):  # the metadata log's snapshots are looked after elsewhere
             disk.remove(f"{directory}/{name}")
     if swaps:
         _finish_swap(log, swaps)
@@ -161,6 +166,7 @@ def _finish_swap(log: Log, swaps: list[str]) -> None:
     for name in disk.names(directory):
         if not name.endswith(".swap") and name[:20].isdigit() and low <= int(name[:20]) < high:
             disk.remove(f"{directory}/{name}")
+    disk.sync_directory(directory)  # or an old one that is inside a new one could come back
     for name in swaps:
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix('.swap')}")
 
@@ -489,7 +495,7 @@ def close(log: Log) -> None:
             _close_synced(log)
     for segment in log.segments:
         log.files.close(segment)
-        log.files.drop_index(segment.path + ".index")
+        log.files.drop_index(segment.at(".index"))
 
 
 def _close_synced(log: Log) -> None:
@@ -500,7 +506,7 @@ def _close_synced(log: Log) -> None:
     log.drop_snapshots(lambda offset: offset in bases or offset == log.end_offset)
     for segment in [*log.unsynced, log.active]:
         for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            path = segment.path + suffix
+            path = segment.at(suffix)
             if suffix != ".txnindex" or segment.base in log.with_aborted:
                 log.disk.open(path).sync()
     for offset in log.snapshots:

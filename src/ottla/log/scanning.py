@@ -15,9 +15,11 @@ CHUNK_BYTES = 512 << 10
 _unpack = HEADER.unpack_from
 
 
-def sound_batches(file: File, position: int, end: int) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
+def sound_batches(
+    file: File, position: int, end: int, chunk_usual: int = CHUNK_BYTES
+) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
     """(position, header fields, the batch) up to `end`, or up to the first thing that is no batch with a right CRC."""
-    chunk_bytes = CHUNK_BYTES
+    chunk_bytes = chunk_usual
     while position < end:
         chunk = memoryview(file.read_at(position, min(chunk_bytes, end - position)))
         at, size, length = 0, 0, len(chunk)
@@ -28,7 +30,7 @@ def sound_batches(file: File, position: int, end: int) -> Iterator[tuple[int, tu
                 return
             after = at + size
             if after > length:
-                chunk_bytes = max(CHUNK_BYTES, 4 * size)  # or every second read would be of half a batch
+                chunk_bytes = max(chunk_usual, 4 * size)  # or every second read would be of half a batch
                 break
             if crc32c(chunk[at + CRC_FROM : after]) != fields[4]:
                 return

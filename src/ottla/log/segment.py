@@ -17,6 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from struct import error as StructError
 
@@ -31,6 +32,8 @@ SCAN_BYTES = 8192
 # How many ends of small reads a segment remembers.
 ENDS_MAX = 256
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+# What names of segments end with that are not (yet, or any more) part of the log.
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 UNKNOWN = -2
 NO_TIMESTAMP = -1
 
@@ -71,6 +74,7 @@ class Segment:
         "index",
         "index_settled",
         "indexed_at",
+        "mark",
         "max_timestamp",
         "max_timestamp_offset",
         "path",
@@ -89,6 +93,7 @@ class Segment:
         self._files = files
         self.base = base
         self.path = stem(directory, base)
+        self.mark = ""  # what its names end with when it is not part of the log, or not for good
         self.size = size
         self.file: File | None = None
         self.used = False
@@ -111,12 +116,16 @@ class Segment:
         self.used = True
         return self.file or self._files.open(self)
 
+    def at(self, suffix: str) -> str:
+        """The path of one of its files."""
+        return self.path + suffix + self.mark
+
     # -- being the active one
 
     def begin(self, now_ms: int) -> None:
         """A fresh segment: its three files, empty."""
         for suffix in (".index", ".timeindex"):
-            _emptied(self._files.disk.open(self.path + suffix, create=True))
+            _emptied(self._files.disk.open(self.at(suffix), create=True))
         _emptied(self._files.open(self, create=True))
         self.index, self.times = OffsetIndex(), bytearray()
         self.recent_lasts, self.recent_positions = array("q"), array("q")
@@ -128,10 +137,10 @@ class Segment:
         """Take the files of a segment away, as far as they are there."""
         disk = self._files.disk
         self._files.close(self)
-        self._files.drop_index(self.path + ".index")
+        self._files.drop_index(self.at(".index"))
         for suffix in SUFFIXES:
-            if disk.exists(self.path + suffix):
-                disk.remove(self.path + suffix)
+            if disk.exists(self.at(suffix)):
+                disk.remove(self.at(suffix))
 
     def activate(self, now_ms: int) -> None:
         """An existing segment that takes appends again."""
@@ -141,7 +150,7 @@ class Segment:
         self.indexed_at = self.index.last_position
         self.load_max_timestamp()
         self.created_ms = now_ms
-        self._files.drop_index(self.path + ".index")
+        self._files.drop_index(self.at(".index"))
 
     def add(self, last_offset: int, size: int, max_timestamp: int, interval: int) -> None:
         """Account for one batch that lies at the end of the file."""
@@ -180,7 +189,7 @@ class Segment:
 
     def _write_out(self, suffix: str, data: bytes, position: int) -> None:
         """Write `data` at `position`, and let the file end with it."""
-        file = self._files.disk.open(self.path + suffix, create=True)
+        file = self._files.disk.open(self.at(suffix), create=True)
         if data:
             file.write_at(position, [data])
         if file.size() != position + len(data):
@@ -190,9 +199,9 @@ class Segment:
         """No more appends: add the last time entry, write the indexes, forget what only the active segment needs."""
         self.index_time()
         self.settle()
-        self._files.drop_index(self.path + ".index")  # what was kept under this name before may say something else
+        self._files.drop_index(self.at(".index"))  # what was kept under this name before may say something else
         if self.index:
-            self._files.keep_index(self.path + ".index", self.index)
+            self._files.keep_index(self.at(".index"), self.index)
         self.index = self.times = self.recent_lasts = self.recent_positions = None
 
     # -- indexes
@@ -200,12 +209,12 @@ class Segment:
     @property
     def is_warm(self) -> bool:
         """Whether a position can be found without reading an index file."""
-        return self.index is not None or self.size <= SCAN_BYTES or self._files.index(self.path + ".index") is not None
+        return self.index is not None or self.size <= SCAN_BYTES or self._files.index(self.at(".index")) is not None
 
     def read_index(self) -> OffsetIndex:
         if self.index is not None:
             return self.index
-        path = self.path + ".index"
+        path = self.at(".index")
         data = self._files.index(path)
         if data is None:
             data = self.fetch_index()
@@ -214,17 +223,21 @@ class Segment:
 
     def fetch_index(self) -> OffsetIndex:
         """The index as it lies on disk; touches nothing else, so it may run off the loop."""
-        return rows.sound_offsets(self._read(self.path + ".index"), self.size)
+        return rows.sound_offsets(self._read(".index"), self.size)
 
     def keep_index(self, index: OffsetIndex) -> None:
-        self._files.keep_index(self.path + ".index", index)
+        self._files.keep_index(self.at(".index"), index)
 
     def read_times(self) -> bytes | bytearray:
-        return self.times if self.times is not None else rows.sound_times(self._read(self.path + ".timeindex"))
+        return self.times if self.times is not None else rows.sound_times(self._read(".timeindex"))
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, suffix: str) -> bytes:
         disk = self._files.disk
-        return disk.read(path) if disk.exists(path) else b""
+        with suppress(FileNotFoundError):
+            return disk.read(self.at(suffix))
+        with suppress(FileNotFoundError):  # a swap may have ended while this was read off the loop
+            return disk.read(self.path + suffix) if self.mark != DELETED else b""
+        return b""
 
     def load_max_timestamp(self) -> int:
         """The largest record timestamp, which for a closed segment is the last time entry."""
@@ -248,7 +261,7 @@ class Segment:
         """Time entries up to the last one, if possible without reading the others; empty if the file is not sound."""
         if self.times is not None:
             return self.times
-        disk, path = self._files.disk, self.path + ".timeindex"
+        disk, path = self._files.disk, self.at(".timeindex")
         size = disk.size(path) if disk.exists(path) else 0
         if size < rows.TIME_BYTES or size % rows.TIME_BYTES:
             return b""

@@ -14,6 +14,10 @@ class LogSettings:
     """The part of a topic's configuration that its logs obey. Times are milliseconds; -1 means without limit."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
     compression_type: str = "producer"
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
@@ -40,6 +44,11 @@ class LogSettings:
     @property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """How old a segment may grow. One that takes appends is never compacted, so it must end in time for that."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
     @property
     def deletes(self) -> bool:

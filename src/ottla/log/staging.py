@@ -338,8 +338,8 @@ class Staging:
         self._roll_offset = segment.base + RELATIVE_MAX
         self._aim_size()
         first = segment.load_first_timestamp()
-        jitter = min(settings.segment_jitter_ms, settings.segment_ms)
-        wait = settings.segment_ms - (self._random.randrange(jitter) if jitter else 0)
+        jitter = min(settings.segment_jitter_ms, settings.roll_ms)
+        wait = settings.roll_ms - (self._random.randrange(jitter) if jitter else 0)
         if first == -2:
             self._roll_timestamp = LONG_MAX
         elif first >= 0:
@@ -372,7 +372,7 @@ class Staging:
             and last <= self._roll_offset
             and self._staged_size + size <= self._roll_size
         ):
-            if now_ms - segment.created_ms <= self.settings.segment_ms:
+            if now_ms - segment.created_ms <= self.settings.roll_ms:
                 return
         elif not self._staged_size and last <= self._roll_offset:
             return

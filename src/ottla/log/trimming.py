@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ottla.log import aborted
 from ottla.log import index as rows
-from ottla.log.segment import NO_TIMESTAMP, SUFFIXES, UNKNOWN, Segment
+from ottla.log.segment import DELETED, NO_TIMESTAMP, SUFFIXES, UNKNOWN, Segment
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import File
 
@@ -71,6 +71,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     """An empty log that begins at `offset`: a follower whose whole log the leader no longer has."""
     log.publish()
     log.cuts += 1
+    log.cleaned_to = -1
     log.recovery_point, log.synced_end = min(log.recovery_point, offset), min(log.synced_end, offset)
     old = log.segments
     log.epochs.clear()
@@ -92,6 +93,7 @@ def write_epochs(log: Log) -> None:
 
 async def lower_recovery_point(log: Log, offset: int) -> None:
     log.cuts += 1
+    log.cleaned_to = min(log.cleaned_to, offset)
     lowered = log.recovery_point > offset
     log.recovery_point = min(log.recovery_point, offset)
     log.synced_end = min(log.synced_end, offset)
@@ -108,14 +110,14 @@ def cut_segment(log: Log, segment: Segment, offset: int) -> None:
     segment.times = bytearray(times[: rows.times_below(times, relative)])
     segment.index_settled = segment.times_settled = 0
     if segment.base in log.with_aborted:
-        path = segment.path + ".txnindex"
+        path = segment.at(".txnindex")
         log.disk.open(path).truncate(aborted.bytes_below(log.disk.read(path), offset))
     segment.open().truncate(position)
     segment.size = position
     segment.trusted_from = min(segment.trusted_from, position)
     segment.checked = [(low, min(high, position)) for low, high in segment.checked or () if low < position]
     segment.settle()
-    log.files.drop_index(segment.path + ".index")
+    log.files.drop_index(segment.at(".index"))
     reopen(segment)
 
 
@@ -143,12 +145,13 @@ def put_aside(log: Log, segments: list[Segment]) -> None:
         if segment in log.unsynced:
             log.unsynced.remove(segment)
         log.files.close(segment)
-        log.files.drop_index(segment.path + ".index")
+        log.files.drop_index(segment.at(".index"))
         for suffix in SUFFIXES:
-            path = segment.path + suffix
-            if log.disk.exists(path):
-                log.disk.rename(path, path + ".deleted")
-                waiting.append((due, path + ".deleted"))
+            aside = segment.path + suffix + DELETED
+            if log.disk.exists(segment.at(suffix)):
+                log.disk.rename(segment.at(suffix), aside)
+                waiting.append((due, aside))
+        segment.mark = DELETED  # whoever still looks at it finds it there
     log.deleted = waiting or None
 
 

@@ -31,6 +31,8 @@ class SimWorkshop:
         await asyncio.sleep(self._rng.expovariate(1 / WORK_MEAN_S))
         return call(*args)
 
+    toil = work
+
     def close(self) -> None:
         pass
 
