@@ -1,0 +1,217 @@
+"""Apache Kafka's tools for leaders, places, features and members: what they print about our node, and about Apache's.
+
+The same commands go to both, in the same order; what they say is compared line by line after volatile words (addresses,
+paths, ids, how far the metadata is) are made equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+
+from apache import kafka
+from apache.tools import ApacheTools, Ran
+from harness import HOST, Node, Server, free_port, stop_all
+
+pytestmark = pytest.mark.apache
+
+VOLATILE = [
+    (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"(127\.0\.0\.1 )\d+ +"), r"\1PORT "),
+    (re.compile(r"\b[A-Za-z0-9_-]{22}\b"), "ID"),
+    (re.compile(r"Epoch: +\d+|HighWatermark: +\d+|LeaderEpoch: +\d+|MaxFollowerLagTimeMs: +\d+"), "NUMBER"),
+    (re.compile(r"\d+ +\t0 +\t\d+ ms ago +\t\d+ ms ago +"), "HOW FAR"),
+    (re.compile(r'"size":\d+'), '"size":N'),
+]
+# Features that Apache has and we do not serve yet.
+NOT_SERVED = re.compile(r"(share|streams|transaction)\.version")
+
+
+class Broker:
+    """A node with two data directories and a controller's port that one knows."""
+
+    def __init__(self, kind: str, root: Path, tools: ApacheTools) -> None:
+        self.root, self.tools = root / kind, tools
+        self.paths = [str(self.root / name) for name in ("one", "two")]
+        self.controller = f"{HOST}:{free_port()}"
+        settings = {"log.dirs": ",".join(self.paths)}
+        self.server: Server
+        if kind == "apache":
+            port = int(self.controller.rpartition(":")[2])
+            self.server = kafka.Apache(self.root / "one", settings=settings, controller_port=port)
+        else:
+            self.server = node = Node(self.root / "one", settings=settings)
+            node.settings["listeners"] = f"PLAINTEXT://{node.address},CONTROLLER://{self.controller}"
+
+    def run(self, tool: str, *words: object, controller: bool = False) -> Ran:
+        """A tool, with the address where it asks for one; what it says made comparable."""
+        where = (
+            ["--bootstrap-controller", self.controller] if controller else ["--bootstrap-server", self.server.address]
+        )
+        ran = self.tools.run(tool, *(part for word in words for part in (where if word == "@" else [word])))
+        return Ran(ran.code, self._comparable(ran.out), self._comparable(ran.err.partition("\n")[0]))
+
+    def _comparable(self, text: str) -> str:
+        for path in self.paths:
+            text = text.replace(path, f"/{Path(path).name}")
+        for pattern, word in VOLATILE:
+            text = pattern.sub(word, text)
+        return "\n".join(line for line in text.strip().splitlines() if not NOT_SERVED.search(line))
+
+    def file(self, name: str, content: Any) -> Path:
+        path = self.root / name
+        path.write_text(json.dumps(content))
+        return path
+
+    def places(self, topic: str) -> dict[str, tuple[str, bool]]:
+        """Of each partition its directory, and whether a copy of it is on its way."""
+        ran = self.tools.run(
+            "kafka-log-dirs", "--bootstrap-server", self.server.address, "--describe", "--topic-list", topic
+        )
+        (broker,) = json.loads(ran.out.strip().splitlines()[-1])["brokers"]
+        return {p["partition"]: (d["logDir"], p["isFuture"]) for d in broker["logDirs"] for p in d["partitions"]}
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    root, tools = tmp_path_factory.mktemp("administration"), ApacheTools()
+    both = Broker("ours", root, tools), Broker("apache", root, tools)
+    try:
+        for broker in both:
+            broker.root.mkdir()
+            broker.server.start()
+            broker.run("kafka-topics", "@", "--create", "--topic", "t", "--partitions", 2, "--replication-factor", 1)
+        yield both
+    finally:
+        tools.close()
+        stop_all([broker.server for broker in both])
+
+
+def same(brokers: tuple[Broker, Broker], tool: str, *words: object, controller: bool = False) -> Ran:
+    ours, theirs = (broker.run(tool, *words, controller=controller) for broker in brokers)
+    assert ours == theirs, f"{tool} {' '.join(map(str, words))}"
+    return ours
+
+
+def test_features(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-584, KIP-1022: kafka-features describe, upgrade, downgrade, disable, by broker and by controller."""
+    for controller in (False, True):
+        assert "group.version" in same(brokers, "kafka-features", "@", "describe", controller=controller).out
+    one, none = ("--feature", "group.version=1"), ("--feature", "group.version=0")
+    assert same(brokers, "kafka-features", "@", "upgrade", *one).code == 0
+    assert same(brokers, "kafka-features", "@", "downgrade", *none, "--dry-run").code == 0
+    assert same(brokers, "kafka-features", "@", "upgrade", *none).code == 1
+    assert same(brokers, "kafka-features", "@", "disable", "--feature", "group.version").code == 0
+    assert "Level: 0" in same(brokers, "kafka-features", "@", "describe").out
+    assert same(brokers, "kafka-features", "@", "upgrade", *one, controller=True).code == 0
+    assert same(brokers, "kafka-features", "@", "upgrade", "--metadata", "4.3-IV0").code == 0
+    assert same(brokers, "kafka-features", "@", "downgrade", "--metadata", "3.9").code == 1
+    assert same(brokers, "kafka-features", "@", "upgrade", "--feature", "chosen=1").code == 1
+
+
+def test_the_quorum_and_the_cluster(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-595, KIP-853, KIP-919: kafka-metadata-quorum and kafka-cluster."""
+    for controller in (False, True):
+        assert (
+            "CurrentVoters"
+            in same(brokers, "kafka-metadata-quorum", "@", "describe", "--status", controller=controller).out
+        )
+        replication = ("describe", "--replication", "--human-readable")
+        assert "Leader" in same(brokers, "kafka-metadata-quorum", "@", *replication, controller=controller).out
+        assert same(brokers, "kafka-cluster", "list-endpoints", "@", controller=controller).code == 0
+        assert same(brokers, "kafka-cluster", "cluster-id", "@", controller=controller).code == 0
+    assert same(brokers, "kafka-cluster", "list-endpoints", "@", "--include-fenced-brokers").code == 0
+    assert same(brokers, "kafka-cluster", "unregister", "@", "--id", 7).code == 1
+    voter = ("remove-controller", "--controller-id", 9, "--controller-directory-id", "AAAAAAAAAAAAAAAAAAAAAQ")
+    assert same(brokers, "kafka-metadata-quorum", "@", *voter).code == 1
+
+
+def test_elections(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-460: kafka-leader-election for one partition, for all, and for one that is not there."""
+    for kind in ("preferred", "unclean"):
+        election = ("kafka-leader-election", "@", "--election-type", kind)
+        assert same(brokers, *election, "--all-topic-partitions").code == 0
+        assert "already elected" in same(brokers, *election, "--topic", "t", "--partition", 1).out
+        assert same(brokers, *election, "--topic", "t", "--partition", 9).code == 1
+
+
+def test_reassignments(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-455: generate, execute with a limit, verify, list and cancel."""
+    tool = ("kafka-reassign-partitions", "@")
+    for broker in brokers:
+        broker.file("topics.json", {"version": 1, "topics": [{"topic": "t"}]})
+        broker.file("bad.json", {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2]}]})
+        place, _ = broker.places("t")["t-0"]
+        target = next(path for path in broker.paths if path != place)
+        moving = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [target]}
+        broker.file("plan.json", {"version": 1, "partitions": [moving]})
+
+    def each(*words: str, file: str) -> list[Ran]:
+        return [broker.run(*tool, *words, broker.root / file) for broker in brokers]
+
+    generated = each("--generate", "--broker-list", "1", "--topics-to-move-json-file", file="topics.json")
+    assert [ran.code for ran in generated] == [0, 0]
+    assert [ran.out.splitlines()[-1] for ran in generated] == [generated[0].out.splitlines()[-1]] * 2
+    refused = each("--execute", "--reassignment-json-file", file="bad.json")
+    assert refused[0] == refused[1] and refused[0].code == 1
+    limits = ("--throttle", "5000000", "--replica-alter-log-dirs-throttle", "10000000")
+    executed = each("--execute", *limits, "--reassignment-json-file", file="plan.json")
+    assert [ran.code for ran in executed] == [0, 0]
+    assert _without_places(executed[0]) == _without_places(executed[1])
+    for broker in brokers:
+        _until(
+            lambda broker=broker: not broker.places("t")["t-0"][1] and broker.places("t")["t-0"][0] == _target(broker)
+        )
+    for entity in (("brokers", "1"), ("topics", "t")):
+        same(brokers, "kafka-configs", "@", "--describe", "--entity-type", entity[0], "--entity-name", entity[1])
+    verified = each("--verify", "--reassignment-json-file", file="plan.json")
+    assert _without_places(verified[0]) == _without_places(verified[1])
+    assert "completed" in verified[0].out and "Clearing" in verified[0].out
+    same(brokers, "kafka-configs", "@", "--describe", "--entity-type", "brokers", "--entity-name", "1")
+    assert same(brokers, *tool, "--list").out == "No partition reassignments found."
+    cancelled = each("--cancel", "--reassignment-json-file", file="plan.json")
+    assert cancelled[0] == cancelled[1]
+
+
+def _target(broker: Broker) -> str:
+    plan = json.loads((broker.root / "plan.json").read_text())
+    return str(plan["partitions"][0]["log_dirs"][0])
+
+
+def _without_places(ran: Ran) -> Ran:
+    """Which of two directories a partition was in first is chance."""
+    return Ran(ran.code, re.sub(r"/(one|two)\b", "/SOMEWHERE", ran.out), ran.err)
+
+
+def _until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "the replica did not arrive"
+        time.sleep(0.1)
+
+
+def test_confluent_and_kafka_python(brokers: tuple[Broker, Broker]) -> None:
+    """librdkafka's admin elects leaders; kafka-python's describes directories and reassigns."""
+    for broker in brokers:
+        admin = AdminClient({"bootstrap.servers": broker.server.address})
+        kind = confluent_kafka.ElectionType.PREFERRED  # type: ignore[attr-defined]
+        elected = admin.elect_leaders(kind, [TopicPartition("t", 0)]).result(10)  # type: ignore[attr-defined]
+        (error,) = elected.values()
+        assert error.code() == 84
+    python = KafkaAdminClient(bootstrap_servers=brokers[0].server.address)
+    try:
+        assert python.describe_log_dirs() is not None
+    finally:
+        python.close()
