@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,7 @@ def test_reassignments(brokers: tuple[Broker, Broker]) -> None:
     assert [ran.code for ran in executed] == [0, 0]
     assert _without_places(executed[0]) == _without_places(executed[1])
     for broker in brokers:
-        _until(
-            lambda broker=broker: not broker.places("t")["t-0"][1] and broker.places("t")["t-0"][0] == _target(broker)
-        )
+        _until(partial(_has_arrived, broker))
     for entity in (("brokers", "1"), ("topics", "t")):
         same(brokers, "kafka-configs", "@", "--describe", "--entity-type", entity[0], "--entity-name", entity[1])
     verified = each("--verify", "--reassignment-json-file", file="plan.json")
@@ -185,9 +184,9 @@ def test_reassignments(brokers: tuple[Broker, Broker]) -> None:
     assert cancelled[0] == cancelled[1]
 
 
-def _target(broker: Broker) -> str:
+def _has_arrived(broker: Broker) -> bool:
     plan = json.loads((broker.root / "plan.json").read_text())
-    return str(plan["partitions"][0]["log_dirs"][0])
+    return broker.places("t")["t-0"] == (plan["partitions"][0]["log_dirs"][0], False)
 
 
 def _without_places(ran: Ran) -> Ran:
@@ -206,8 +205,8 @@ def test_confluent_and_kafka_python(brokers: tuple[Broker, Broker]) -> None:
     """librdkafka's admin elects leaders; kafka-python's describes directories and reassigns."""
     for broker in brokers:
         admin = AdminClient({"bootstrap.servers": broker.server.address})
-        kind = confluent_kafka.ElectionType.PREFERRED  # type: ignore[attr-defined]
-        elected = admin.elect_leaders(kind, [TopicPartition("t", 0)]).result(10)  # type: ignore[attr-defined]
+        kind = confluent_kafka.ElectionType.PREFERRED
+        elected = admin.elect_leaders(kind, [TopicPartition("t", 0)]).result(10)
         (error,) = elected.values()
         assert error.code() == 84
     python = KafkaAdminClient(bootstrap_servers=brokers[0].server.address)

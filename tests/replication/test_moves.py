@@ -421,23 +421,22 @@ async def test_places_that_are_none_and_partitions_that_are_not_here(tmp_path: P
 
 
 @on_loop
-async def test_a_disk_that_refuses_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_disk_that_refuses_ends_the_move_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path, two(tmp_path)) as served:
         await served.topic("t")
         client = await served.connect()
         await client.produce("t", batch(bytes(1000)))
         target, before = elsewhere(served), served.partition("t").log
-        real = moving.Copy._rename
 
         def refuse(copy: Any, name: str) -> None:
             raise OSError(5, "Input/output error", name)
 
-        moving.Copy._rename = refuse  # type: ignore[method-assign]
-        try:
+        with monkeypatch.context() as broken:
+            broken.setattr(moving.Copy, "_rename", refuse)
             assert await ask(client, target) == [0]
             await arrived(served)
-        finally:
-            moving.Copy._rename = real  # type: ignore[method-assign]
         assert served.partition("t").log is before
         assert not [name for name in served.node.world.disk.names(target) if name.startswith("t-0")]
         assert (await client.produce("t", batch(b"v"))).base_offset == 1
