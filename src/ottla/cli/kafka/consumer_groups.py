@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ottla.cli.kafka.options import Ended, Options, Parser, Usage, flag, run, takes
+from ottla.cli.kafka.options import Failed, Options, Parser, Usage, flag, run, takes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ SCENARIOS_TEXT = (
     "[[by-duration], [to-latest], [to-current], [to-earliest], [to-offset], [shift-by], [from-file], [to-datetime]]"
 )
 EXAMPLE = "Example: --bootstrap-server localhost:9092"
-FAILED = "Executing consumer group command failed due to"
+FAILURE = "Executing consumer group command failed due to"
 NO_ACTION = (
     "WARN: No action will be performed as the --execute option is missing. In version 5.0, this command will require "
     "either --dry-run or --execute to be specified. You should add the --dry-run option explicitly if you are scripting "
@@ -159,13 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _groups(options: Options) -> None:
+    _check(options)
     if sum(options.has(action) for action in ACTIONS) != 1:
         names = ", ".join(f"--{action}" for action in ACTIONS)
         raise Usage(f"Command must include exactly one action: {names}")
     if options.has("validate-regex"):
         _validate(options.text("validate-regex"))
         return
-    _check(options)
     action = next(name for name in ACTIONS if options.has(name))
     _connected(options, _work(action))
 
@@ -198,11 +198,13 @@ def _connected(options: Options, work: Callable[[Admin, Options], Awaitable[None
         )
     except Impossible as impossible:
         raise Usage(str(impossible))
-    except Unreadable as wrong:
-        print_error(f"{FAILED} {wrong}")
+    except Usage:
+        raise
+    except (Unreadable, Failed) as wrong:
+        print_error(f"{FAILURE} {wrong}")
     except KafkaError as error:
         missing = error.error is Error.GROUP_ID_NOT_FOUND
-        print_error(f"{FAILED} {java_text(error) if missing else java_message(error)}")
+        print_error(f"{FAILURE} {java_text(error) if missing else java_message(error)}")
         print(java_text(error), file=sys.stderr)
 
 
@@ -211,7 +213,8 @@ def print_error(text: str) -> None:
 
 
 def _check(options: Options) -> None:
-    options.require("bootstrap-server")
+    if not options.has("validate-regex"):
+        options.require("bootstrap-server")
     if options.has("describe"):
         _check_describe(options)
     if options.has("delete"):
@@ -258,4 +261,3 @@ def _validate(pattern: str) -> None:
 
     wrong = complaint(pattern)
     print(f"The regular expression `{pattern}` is {'valid' if wrong is None else f'invalid: {wrong}'}.")
-    raise Ended(0)
