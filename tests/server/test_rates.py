@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 from ottla.server.rates import THROTTLE_MS_MAX, Bucket, Rate, Windows
 
@@ -64,3 +65,48 @@ def test_a_bucket_is_full_at_first_may_be_overdrawn_once_and_fills_again() -> No
     assert bucket.excess_ms(2, 500_000) == 0, "it never holds more than all windows together"
     bucket.take(1, 2, 500_000)
     assert bucket.excess_ms(2, 500_000) == 500
+
+
+class Plain:
+    """The same by the book: nothing is kept but the samples, and they are looked at one by one."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self.samples: list[list[float]] = []  # start, last event, value
+        self.current = -1
+
+    def record(self, value: float, now_ms: int) -> None:
+        if self.current < 0 or now_ms - self.samples[self.current][0] >= self.windows.size_ms:
+            self.current = (self.current + 1) % (self.windows.samples + 1)
+            self.samples[self.current : self.current + 1] = [[now_ms, now_ms, 0.0]]
+        self.samples[self.current][1] = now_ms
+        self.samples[self.current][2] += value
+
+    def excess_ms(self, limit: float, now_ms: int) -> int:
+        count, size_ms = self.windows
+        self.samples = [s if now_ms - s[1] < count * size_ms else [now_ms, now_ms, 0.0] for s in self.samples]
+        elapsed = int(now_ms - min(sample[0] for sample in self.samples))
+        span_ms = max(1, elapsed + max(0, count - 1 - elapsed // size_ms) * size_ms)
+        rate = sum(sample[2] for sample in self.samples) / span_ms * 1000
+        return math.floor((rate - limit) / limit * span_ms + 0.5) if rate > limit else 0
+
+
+def test_the_quick_way_gives_the_same_as_the_plain_one() -> None:
+    """Loads that change and pause, in windows of several lengths."""
+    rng = random.Random(7)
+    waits = 0
+    for _ in range(60):
+        windows = Windows(rng.choice([1, 2, 3, 11]), rng.choice([100, 1000]))
+        quick, plain, now_ms = Rate(windows), Plain(windows), rng.randrange(10**6)
+        limit = float(rng.choice([10, 100, 1000]))
+        for _ in range(100):
+            now_ms += rng.choice([0, 1, 50, 100, 1000, windows.samples * windows.size_ms + rng.randrange(3)])
+            value = rng.randrange(1, 400)
+            quick.record(value, now_ms)
+            plain.record(value, now_ms)
+            for pause_ms in (0, rng.choice([0, 99, 1000])):
+                now_ms += pause_ms
+                expected = plain.excess_ms(limit, now_ms)
+                assert abs(quick.excess_ms(limit, now_ms) - expected) <= 1
+                waits += expected > 0
+    assert waits > 500

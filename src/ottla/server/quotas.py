@@ -50,8 +50,11 @@ if TYPE_CHECKING:
     from ottla.server.measures import NodeMetrics
 
 PRODUCE, FETCH = ProduceRequest.key, FetchRequest.key
+SIZE_BYTES = 4  # before each frame; they do not count
 # A user and a client id: a name, "" for the default of all, None if the quota does not speak of it.
 Level = tuple[str | None, str | None]
+# Whoever has the same of these shares a measure: the quota, a user, a client id; for connections an address.
+Sharing = tuple[str, str | None, str | None]
 # So many measures are kept before those are looked for that nobody needs any more.
 METERS_MAX = 10_000
 NO_LIMIT = 2**31 - 1
@@ -96,13 +99,16 @@ class Quotas:
         self._limits: dict[str, dict[Level, float]] = {}
         self._address_limits: dict[str | None, float] = {}
         self._hosts: dict[str, str] = {}
-        self._meters: dict[tuple[str, str | None, str | None], Meter] = {}
+        self._meters: dict[Sharing, Meter] = {}
+        # What was found out for a quota, a user and a client id: only to be quick.
+        self._found: dict[tuple[str, str, str], tuple[Sharing, float] | None] = {}
         self._working_since = 0.0
 
     def obey(self, quotas: FrozenMap[QuotaEntity, Mapping[str, float]]) -> Quotas | None:
         """Take over what is set now. Itself, if there is anything to keep users and clients to."""
         self._limits = {}
         self._address_limits = {}
+        self._found = {}
         for entity, limits in quotas.items():
             named = dict(entity)
             if IP in named:
@@ -143,21 +149,27 @@ class Quotas:
         """A request is answered: count what it used, and mute its connection if that was too much."""
         spent, now_ms = self._spent(exchange), self.now_ms()
         key, answer = exchange.handler.key, exchange.response
-        waits = {PRODUCER_BYTE_RATE: 0, REQUEST_PERCENTAGE: 0}
-        if key == PRODUCE:
-            waits[PRODUCER_BYTE_RATE] = self._charge(exchange, PRODUCER_BYTE_RATE, exchange.size - 4, now_ms)
+        # A handler tells a time itself, for records that were fetched or for changes of topics.
+        longest = getattr(answer, "throttle_time_ms", 0)
+        blamed = CONSUMER_BYTE_RATE if key == FETCH else CONTROLLER_MUTATION_RATE
         if key != PRODUCE or answer is not None:
-            wait_ms = self._charge(exchange, REQUEST_PERCENTAGE, spent * 100, now_ms)
-            waits[REQUEST_PERCENTAGE] = min(wait_ms, self._windows.size_ms)
-        told: int = getattr(answer, "throttle_time_ms", 0)  # by the handler, for records or changes of topics
-        waits[CONSUMER_BYTE_RATE if key == FETCH else CONTROLLER_MUTATION_RATE] = told
-        longest = max(waits, key=waits.__getitem__)
-        if wait_ms := waits[longest]:
-            if hasattr(answer, "throttle_time_ms"):
-                answer.throttle_time_ms = wait_ms  # type: ignore[union-attr]
-            self._measures.throttled.labels(longest).value += 1
-            self._measures.throttled_seconds.labels(longest).value += wait_ms / 1000
-            exchange.connection.mute(wait_ms / 1000)
+            wait_ms = min(self._charge(exchange, REQUEST_PERCENTAGE, spent * 100, now_ms), self._windows.size_ms)
+            if wait_ms > longest:
+                longest, blamed = wait_ms, REQUEST_PERCENTAGE
+        if key == PRODUCE:
+            wait_ms = self._charge(exchange, PRODUCER_BYTE_RATE, exchange.size - SIZE_BYTES, now_ms)
+            if wait_ms > longest:
+                longest, blamed = wait_ms, PRODUCER_BYTE_RATE
+        if longest:
+            self._throttle(exchange, longest, blamed)
+
+    def _throttle(self, exchange: Exchange, wait_ms: int, blamed: str) -> None:
+        answer: Any = exchange.response
+        if hasattr(answer, "throttle_time_ms"):
+            answer.throttle_time_ms = wait_ms
+        self._measures.throttled.labels(blamed).value += 1
+        self._measures.throttled_seconds.labels(blamed).value += wait_ms / 1000
+        exchange.connection.mute(wait_ms / 1000)
 
     def begins(self) -> None:
         """From here on the loop works for a request that came in earlier."""
@@ -185,17 +197,25 @@ class Quotas:
         return meter.rate.excess_ms(meter.limit, now_ms)
 
     def meter(self, ctx: Context, key: str, now_ms: int) -> Meter | None:
-        limits = self._limits.get(key)
-        if limits is None:
+        """The measure of this quota that the client of a request falls under."""
+        if key not in self._limits:
             return None
-        user, client_id = ctx.connection.principal.partition(":")[2], ctx.client_id or ""
+        client = (key, ctx.connection.principal.partition(":")[2], ctx.client_id or "")
+        if client not in self._found:
+            if len(self._found) >= METERS_MAX:
+                self._found.clear()
+            self._found[client] = self._find(*client)
+        found = self._found[client]
+        return None if found is None else self._meter_of(*found, now_ms)
+
+    def _find(self, key: str, user: str, client_id: str) -> tuple[Sharing, float] | None:
+        limits = self._limits[key]
         for level in levels(user, client_id):
             if (limit := limits.get(level)) is not None:
-                sharing = (key, None if level[0] is None else user, None if level[1] is None else client_id)
-                return self._meter_of(sharing, limit, now_ms)
+                return (key, None if level[0] is None else user, None if level[1] is None else client_id), limit
         return None
 
-    def _meter_of(self, sharing: tuple[str, str | None, str | None], limit: float, now_ms: int) -> Meter:
+    def _meter_of(self, sharing: Sharing, limit: float, now_ms: int) -> Meter:
         meter = self._meters.get(sharing)
         if meter is None:
             if len(self._meters) >= METERS_MAX:

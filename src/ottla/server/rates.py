@@ -39,17 +39,20 @@ class Sample:
 
 
 class Rate:
-    __slots__ = ("_current", "_samples", "_windows")
+    __slots__ = ("_current", "_good_until_ms", "_samples", "_total", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._samples: list[Sample] = []
         self._current = 0
+        self._total = 0.0  # of all samples, as long as none of them is too old
+        self._good_until_ms = 0
 
     def record(self, value: float, now_ms: int) -> None:
         sample = self._sample(now_ms)
         sample.value += value
         sample.last_ms = now_ms
+        self._total += value
 
     def _sample(self, now_ms: int) -> Sample:
         samples = self._samples
@@ -61,15 +64,22 @@ class Rate:
             samples.append(Sample(now_ms))
         else:
             samples[self._current].reset(now_ms)
+        self._add_up(now_ms)
         return samples[self._current]
 
     def total(self, now_ms: int) -> float:
         """All that came in the windows up to now."""
+        if now_ms >= self._good_until_ms:
+            self._add_up(now_ms)
+        return self._total
+
+    def _add_up(self, now_ms: int) -> None:
         expired_ms = self._windows.samples * self._windows.size_ms
         for sample in self._samples:
             if now_ms - sample.last_ms >= expired_ms:
                 sample.reset(now_ms)
-        return math.fsum(sample.value for sample in self._samples)
+        self._total = math.fsum(sample.value for sample in self._samples)
+        self._good_until_ms = min((sample.last_ms for sample in self._samples), default=now_ms) + expired_ms
 
     def _span_ms(self, now_ms: int) -> int:
         """How long the windows are; those that have not begun yet are counted as whole."""
@@ -81,6 +91,8 @@ class Rate:
     def excess_ms(self, limit: float, now_ms: int) -> int:
         """For how long nothing may come until the rate is `limit` a second again; 0 if it is not above that."""
         total = self.total(now_ms)
+        if total <= limit * (self._windows.samples - 1) * self._windows.size_ms / 1000:
+            return 0  # the span is never shorter
         span_ms = self._span_ms(now_ms)
         rate = total / (span_ms / 1000)
         return _rounded((rate - limit) / limit * span_ms) if rate > limit else 0
