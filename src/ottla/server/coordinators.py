@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.coordination.coordinator import Coordinator, Later
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment, Waiter
-from ottla.coordination.offsets import NO_PRODUCER
 from ottla.coordination.records import Record, pack
 from ottla.log.producers import Origin
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.topics import CONSUMER_OFFSETS
+from ottla.server import loading
 from ottla.wire import records as wire
 from ottla.wire.codec import Malformed
 from ottla.wire.errors import Error, KafkaError
@@ -127,11 +127,10 @@ class Shard:
         while offset < log.end_offset and not self._is_over:
             located = await log.read(offset, LOADED_AT_ONCE_BYTES, log.end_offset)
             data = located.read()
-            for position, batch in wire.batches(data):
-                count += replay_batch(coordinator, batch, memoryview(data)[position : position + batch.size])
-                offset = batch.next_offset
             if not data:
                 break  # a hole up to the end
+            replayed, offset = loading.replay(coordinator, data)
+            count += replayed
             await asyncio.sleep(0)
         return count
 
@@ -270,20 +269,6 @@ class Shard:
         for waiter in owed:
             if not waiter.done():
                 waiter.set_exception(error)
-
-
-def replay_batch(coordinator: Coordinator, batch: wire.Batch, data: memoryview) -> int:
-    """Replay one batch as it stands in the log; how many records it has."""
-    producer_id = batch.producer_id if batch.is_transactional else NO_PRODUCER
-    if batch.is_control:
-        for marker in wire.iterate(data):
-            kind = wire.control_type(marker.key)
-            if kind in (wire.ControlType.COMMIT, wire.ControlType.ABORT):
-                coordinator.end_transaction(batch.producer_id, kind == wire.ControlType.COMMIT)
-        return 0
-    for offset, _, key, value, _ in wire.iterate(data):
-        coordinator.read(key, value, offset, producer_id)
-    return batch.count
 
 
 def _future(waiter: Waiter) -> asyncio.Future[Any]:
