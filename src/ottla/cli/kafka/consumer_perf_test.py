@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 from ottla.cli.kafka.options import Failed, Options, Parser, Usage, flag, run, takes
@@ -20,7 +21,7 @@ PARSER = Parser(
     takes("bootstrap-server", "REQUIRED: The server(s) to connect to.", "server to connect to"),
     takes("topic", "The topic to consume from.", "topic"),
     takes("include", "Regular expression specifying list of topics to include for consumption.", "Java regex (String)"),
-    takes("group", "The group id to consume on.", "gid"),
+    takes("group", "The group id to consume on.", "gid", default=f"perf-consumer-{secrets.randbelow(100_000)}"),
     takes(
         "fetch-size",
         "The maximum amount of data to fetch from a single partition per request.",
@@ -116,15 +117,13 @@ def _check(options: Options) -> None:
 
 
 def _settings(options: Options) -> dict[str, str]:
-    import random
-
     from ottla.cli.kafka.client_settings import pairs
     from ottla.cli.kafka.connecting import properties_of
 
     settings = {"client.id": "perf-consumer-client"}
     settings |= properties_of(options.value("command-config") or options.value("consumer.config"))
     settings |= pairs(options.values("command-property"))
-    settings["group.id"] = options.value("group") or f"perf-consumer-{random.SystemRandom().randrange(100_000)}"
+    settings["group.id"] = options.text("group")
     settings["max.partition.fetch.bytes"] = str(options.number("fetch-size"))
     settings["auto.offset.reset"] = "latest" if options.has("from-latest") else "earliest"
     return settings
