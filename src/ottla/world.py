@@ -423,10 +423,19 @@ class Workshop:
         self._pools: dict[int, concurrent.futures.ProcessPoolExecutor] = {}
 
     async def work(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool(1, 0), call, *args)
+        return await self._do(1, 0, call, *args)
 
     async def toil(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool(TOILERS_MAX, TOILERS_NICENESS), call, *args)
+        return await self._do(TOILERS_MAX, TOILERS_NICENESS, call, *args)
+
+    async def _do(self, children: int, niceness: int, call: Callable[..., T], *args: Any) -> T:
+        pool = self._pool(children, niceness)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call, *args)
+        except concurrent.futures.BrokenExecutor as error:
+            if self._pools.get(niceness) is pool:
+                del self._pools[niceness]  # or nothing would ever be done again
+            raise ChildProcessError(errno.ECHILD, "a child process died at its work") from error
 
     def _pool(self, children: int, niceness: int) -> concurrent.futures.ProcessPoolExecutor:
         pool = self._pools.get(niceness)

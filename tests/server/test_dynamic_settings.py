@@ -35,9 +35,13 @@ CHANGED = {
     "log.message.timestamp.before.max.ms": "11",
     "log.message.timestamp.after.max.ms": "12",
     "producer.id.expiration.ms": "54321",
+    "log.cleaner.min.cleanable.ratio": "0.25",
+    "log.cleaner.delete.retention.ms": "4321",
+    "log.cleaner.min.compaction.lag.ms": "99",
+    "log.cleaner.max.compaction.lag.ms": "88888",
 }
 # Obeyed elsewhere: by listeners (test_limits), by elections (each asks anew), by partitions (below; only for all brokers
-# while ELR is on), and not at all while the node runs.
+# while ELR is on), by compaction (each run asks anew: test_compactions), and not at all while the node runs.
 ELSEWHERE = {
     "min.insync.replicas",
     "max.connections",
@@ -47,6 +51,12 @@ ELSEWHERE = {
     "unclean.leader.election.enable",
     "listeners",
     "listener.security.protocol.map",
+    "log.cleaner.threads",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.backoff.ms",
 }
 
 
@@ -60,6 +70,12 @@ async def change(client: Client, broker: str, **settings: str | None) -> None:
     resource = IncrementalAlterConfigsRequest.Resource(resource_type=4, resource_name=broker, configs=entries)
     answer = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+
+
+def meaning(name: str, value: str) -> object:
+    if "policy" in name:
+        return frozenset({value})
+    return float(value) if "." in value else int(value) if value.isdigit() else value
 
 
 def test_every_setting_that_can_change_is_tried() -> None:
@@ -82,7 +98,7 @@ async def test_open_logs_obey(tmp_path: Path, broker: str) -> None:
             fields = [topic for topic, row in TOPIC_SETTINGS.items() if name in row.stand_ins] or [name]
             (field,) = [field.replace(".", "_") for field in fields if not field.startswith("internal")]
             found = getattr(partition.log.settings, field)
-            assert found == (int(value) if value.isdigit() else frozenset({value}) if "policy" in name else value), name
+            assert found == meaning(name, value), name
         assert stubborn.log.settings.segment_bytes == 3_000_000
         await change(client, broker, **dict.fromkeys(CHANGED))
         assert partition.log.settings == first

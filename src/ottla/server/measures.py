@@ -187,12 +187,22 @@ class NodeMetrics:
         self.write_failures = reg.counter(
             "ottla_write_failures_total", "Writes refused by the disk, such as when full."
         )
+        self._declare_compaction()
         self.corrupt_batches = reg.reading(
             "ottla_corrupt_batches_total", "Stored batches that failed their CRC.", kind="counter"
         )
         self.recovery = reg.gauge("ottla_recovery_seconds", "How long the logs took to open at the last start.")
         self.recovered_bytes = reg.gauge("ottla_recovery_scanned_bytes", "Bytes rescanned at the last start.")
         self.truncated_bytes = reg.gauge("ottla_recovery_truncated_bytes", "Torn bytes cut off at the last start.")
+
+    def _declare_compaction(self) -> None:
+        reg = self.registry
+        self.compaction = reg.histogram("ottla_compaction_seconds", "Duration of one compaction of a log.")
+        self.compaction_read = reg.counter("ottla_compaction_read_bytes_total", "Bytes of segments compacted.")
+        self.compaction_written = reg.counter("ottla_compaction_written_bytes_total", "Bytes left of them.")
+        self.compaction_map = reg.gauge("ottla_compaction_map_ratio", "How full the last round's table of keys was.")
+        self.dirtiest_ratio = reg.gauge("ottla_dirtiest_log_ratio", "Share of bytes to compact in the dirtiest log.")
+        self.uncleanable = reg.reading("ottla_uncleanable_partitions", "Partitions whose records cannot be compacted.")
 
     def _declare_metadata(self) -> None:
         reg = self.registry

@@ -1,4 +1,5 @@
-"""What a node does for its logs when nobody asks: flush, checkpoint, retention, forgetting producers, removing files.
+"""What a node does for its logs when nobody asks: flush, checkpoint, retention, compaction, forgetting producers, removing
+files.
 
 Each chore has its own interval from the settings and works through the logs one by one, giving the loop back in between, so
 that ten thousand partitions do not stall it. What blocks runs off the loop. A log whose disk failed is left alone: nothing in
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from ottla.log import cleaning
 from ottla.log.log import Log
 from ottla.log.settings import LONG_MAX
+from ottla.server.compactions import Compactions
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Upkeep:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
+        self.compactions = Compactions(node)
         self._unflushed_since: dict[Log, float] = {}
         self._ends: dict[Log, int] = {}  # where each log ended at the last checkpoint
 
@@ -43,6 +46,7 @@ class Upkeep:
             ("room", lambda: ROOM_CHECK_S, self.find_room),
             ("flush", lambda: FLUSH_CHECK_S, self.flush),
             ("retention", lambda: config["log.retention.check.interval.ms"] / 1000, self.retain),
+            ("compaction", lambda: config["log.cleaner.backoff.ms"] / 1000, self.compactions.run),
             ("recovery points", lambda: config["log.flush.offset.checkpoint.interval.ms"] / 1000, self.checkpoint),
             ("producer ids", lambda: config["producer.id.expiration.check.interval.ms"] / 1000, self.expire_producers),
         ]

@@ -56,13 +56,13 @@ message.timestamp.after.max.ms  long   3600000             >=0              =log
     How far a producer's timestamp may lie in the future.
 
 # Compaction
-min.cleanable.dirty.ratio double 0.5                 0..1 =log.cleaner.min.cleanable.ratio inert
+min.cleanable.dirty.ratio double 0.5                 0..1 =log.cleaner.min.cleanable.ratio
     The share of uncompacted bytes at which a partition is due.
-min.compaction.lag.ms     long   0                   >=0  =log.cleaner.min.compaction.lag.ms inert
+min.compaction.lag.ms     long   0                   >=0  =log.cleaner.min.compaction.lag.ms
     A record younger than this is never compacted away.
-max.compaction.lag.ms     long   9223372036854775807 >=1  =log.cleaner.max.compaction.lag.ms inert
+max.compaction.lag.ms     long   9223372036854775807 >=1  =log.cleaner.max.compaction.lag.ms
     A record older than this makes its partition due.
-delete.retention.ms       long   86400000            >=0  =log.cleaner.delete.retention.ms inert
+delete.retention.ms       long   86400000            >=0  =log.cleaner.delete.retention.ms
     How long a tombstone stays readable.
 
 # Copies

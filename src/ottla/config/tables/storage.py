@@ -83,27 +83,27 @@ log.message.timestamp.after.max.ms  long   3600000             >=0              
     How far a producer's timestamp may lie in the future.
 
 # Compaction
-log.cleaner.enable                  boolean true                -    inert
+log.cleaner.enable                  boolean true                -
     Whether compaction runs at all.
-log.cleaner.threads                 int     1                   >=0  cluster inert
+log.cleaner.threads                 int     1                   >=0  cluster
     How many partitions are compacted at a time.
-log.cleaner.io.max.bytes.per.second double  1.7976931348623157E308 -    cluster inert
+log.cleaner.io.max.bytes.per.second double  1.7976931348623157E308 -    cluster
     Bytes that compaction reads and writes per second.
-log.cleaner.dedupe.buffer.size      long    134217728           -    cluster inert
+log.cleaner.dedupe.buffer.size      long    134217728           -    cluster
     Memory for the table of keys.
-log.cleaner.io.buffer.size          int     524288              >=0  cluster inert
+log.cleaner.io.buffer.size          int     524288              >=0  cluster
     Memory for reading and writing.
-log.cleaner.io.buffer.load.factor   double  0.9                 -    cluster inert
+log.cleaner.io.buffer.load.factor   double  0.9                 -    cluster
     How full the table of keys may become.
-log.cleaner.backoff.ms              long    15000               >=0  cluster inert
+log.cleaner.backoff.ms              long    15000               >=0  cluster
     Pause when there is nothing to compact.
-log.cleaner.min.cleanable.ratio     double  0.5                 0..1 cluster inert
+log.cleaner.min.cleanable.ratio     double  0.5                 0..1 cluster
     The share of uncompacted bytes at which a partition is due.
-log.cleaner.delete.retention.ms     long    86400000            >=0  cluster inert
+log.cleaner.delete.retention.ms     long    86400000            >=0  cluster
     How long a tombstone stays readable.
-log.cleaner.min.compaction.lag.ms   long    0                   >=0  cluster inert
+log.cleaner.min.compaction.lag.ms   long    0                   >=0  cluster
     A record younger than this is never compacted away.
-log.cleaner.max.compaction.lag.ms   long    9223372036854775807 >=1  cluster inert
+log.cleaner.max.compaction.lag.ms   long    9223372036854775807 >=1  cluster
     A record older than this makes its partition due.
 
 # Copies
