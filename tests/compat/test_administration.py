@@ -7,6 +7,7 @@ paths, ids, how far the metadata is) are made equal.
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 
 from apache import kafka
 from apache.tools import ApacheTools, Ran
+from compat.peers import OF_ONE_NODE, Peer, asking, compare
 from harness import HOST, Node, Server, free_port, stop_all
 
 pytestmark = pytest.mark.apache
@@ -199,6 +201,45 @@ def _until(done: Callable[[], bool], seconds: float = 20.0) -> None:
     while not done():
         assert time.monotonic() < deadline, "the replica did not arrive"
         time.sleep(0.1)
+
+
+KINDS = {"topics": (2, "t"), "this broker": (4, "1"), "all brokers": (4, ""), "metrics": (16, "m"), "groups": (32, "g")}
+VALUES = [
+    "",
+    "0",
+    "1",
+    "-1",
+    "-2",
+    "x",
+    "TRUE",
+    "1.5",
+    "2147483648",
+    "9223372036854775808",
+    " 5 ",
+    "a,b",
+    "60000",
+    "compact",
+]
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@pytest.mark.parametrize("resource", KINDS)
+def test_values_of_every_setting(brokers: tuple[Broker, Broker], resource: str) -> None:
+    """Each setting there is, tried with values that it may not like, and never really set: `validate_only`."""
+    kind, name = KINDS[resource]
+    peers = Peer(brokers[0].server.address), Peer(brokers[1].server.address)
+    asked = {"resource_type": kind, "resource_name": name or "1", "configuration_keys": None}
+    known = [config.name for config in peers[1].ask(asking(32, 4, resources=[asked])).results[0].configs]
+    rng, found = random.Random(resource), []
+    for setting in (each for each in known if each not in OF_ONE_NODE):
+        tries = [(SET, value) for value in rng.sample(VALUES, 3)]
+        tries += [(DELETE, None), (rng.choice((APPEND, SUBTRACT)), rng.choice(VALUES))]
+        for how, value in tries:
+            configs = [{"name": setting, "config_operation": how, "value": value}]
+            change = {"resource_type": kind, "resource_name": name, "configs": configs}
+            if text := compare(asking(44, 1, resources=[change], validate_only=True), peers, settle=False):
+                found.append(f"{setting} {how} {value!r}: {text}")
+    assert not found, "\n".join(found)
 
 
 def test_confluent_and_kafka_python(brokers: tuple[Broker, Broker]) -> None:

@@ -146,7 +146,8 @@ def _check_type(config: BrokerConfig, name: str, text: str) -> None:
     if row is None or not row.scope:
         return
     value = row.parse(text)
-    if row.kind == "class" and value not in ("", row.default):
+    reporters = value if name == "metric.reporters" and isinstance(value, tuple) else ()
+    if (row.kind == "class" and value != row.default) or any(each != row.default for each in reporters):
         # No Java class can be loaded here, whatever its name.
         raise KafkaError(
             Error.INVALID_REQUEST, f"Invalid value {text} for configuration {name}: Class could not be found."

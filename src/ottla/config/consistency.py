@@ -25,6 +25,11 @@ THREADS = (
 )
 
 
+GROUP_MINIMUM = re.compile(r"group\.(consumer|share|streams)\.min\..*")
+# What each thread that cleans needs to remember keys.
+CLEANER_BYTES_MIN = 1 << 20
+NOT_SET, UNLIMITED = -2, -1
+
 # 1@localhost:9093, 2@[::1]:9093
 VOTER = re.compile(r"[0-9]+@.+:[0-9]+")
 
@@ -39,6 +44,7 @@ def _broken(values: Values) -> Iterator[str]:
     yield from _broken_about_data(values)
     yield from _broken_about_peers(values)
     yield from _broken_about_connections(values)
+    yield from _broken_about_groups(values)
 
 
 def _broken_about_data(values: Values) -> Iterator[str]:
@@ -65,6 +71,16 @@ def _broken_about_peers(values: Values) -> Iterator[str]:
         yield "broker.heartbeat.interval.ms must be at most half of broker.session.timeout.ms"
     if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
         yield "group.min.session.timeout.ms must not be above group.max.session.timeout.ms"
+
+
+def _broken_about_groups(values: Values) -> Iterator[str]:
+    """What a group gets where it says nothing must lie between what it may say."""
+    for low in [name for name in values if GROUP_MINIMUM.fullmatch(name)]:
+        name, high = low.replace(".min.", "."), low.replace(".min.", ".max.")
+        if name in values and values[name] < values[low]:
+            yield f"{name} must be greater than or equal to {low}"
+        if name in values and high in values and values[name] > values[high]:
+            yield f"{name} must be less than or equal to {high}"
 
 
 def _broken_about_connections(values: Values) -> Iterator[str]:
@@ -105,7 +121,37 @@ def check_change(old: Values, new: Values) -> None:
             raise KafkaError(Error.INVALID_CONFIG, why)
     if new["log.cleaner.threads"] < 1:
         raise KafkaError(Error.INVALID_CONFIG, "log.cleaner.threads must be at least 1")
+    for broken in _broken_steps(old, new):
+        raise KafkaError(Error.INVALID_CONFIG, broken)
     if new["max.connection.creation.rate"] < 1:
         raise KafkaError(
             Error.INVALID_CONFIG, f"Invalid max.connection.creation.rate {new['max.connection.creation.rate']}"
         )
+
+
+def _broken_steps(old: Values, new: Values) -> Iterator[str]:
+    """Rules that Kafka looks at only when one of these settings changes."""
+
+    def changed(*names: str) -> bool:
+        return any(old[name] != new[name] for name in names)
+
+    if changed("max.connections") and new["max.connections"] < 1:
+        yield f"Invalid max.connections {new['max.connections']}"
+    buffer, threads = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+    if changed(buffer, threads) and new[buffer] < CLEANER_BYTES_MIN * new[threads]:
+        yield f"{buffer} must be at least 1MB per cleaner thread"
+    for local, whole in (
+        ("log.local.retention.ms", "log.retention.ms"),
+        ("log.local.retention.bytes", "log.retention.bytes"),
+    ):
+        kept, limit = new[local], _retention_ms(new) if whole == "log.retention.ms" else new[whole]
+        if changed(local, whole) and limit != UNLIMITED and kept != NOT_SET and not 0 <= kept <= limit:
+            yield f"{local} must not be more than {whole}, which is {limit}"
+
+
+def _retention_ms(values: Values) -> int:
+    if values["log.retention.ms"] is not None:
+        return int(values["log.retention.ms"])
+    minutes = values["log.retention.minutes"]
+    limit = minutes * 60_000 if minutes is not None else values["log.retention.hours"] * 3_600_000
+    return int(limit) if limit >= 0 else UNLIMITED

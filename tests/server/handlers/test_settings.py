@@ -18,6 +18,7 @@ from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.metadata.controller import NewTopic, create_topics
 from ottla.metadata.image import BROKER, Delta, Image
+from ottla.replication.moves import Moves
 from ottla.server.context import Context
 from ottla.server.handlers.log_dirs import describe_log_dirs
 from ottla.server.handlers.settings import alter_configs, describe_configs, incrementally_alter_configs
@@ -69,7 +70,9 @@ class Admin:
         await self.directories.close(-1)
 
     async def call(self, handler: Callable[[Any, Context], Awaitable[Any]], request: Any) -> Any:
-        node: Any = SimpleNamespace(config=self.config, quorum=self.quorum, directories=self.directories)
+        replicas = SimpleNamespace(moves=Moves(self.directories, self.world.random, 1))
+        parts = {"config": self.config, "quorum": self.quorum, "directories": self.directories, "replicas": replicas}
+        node: Any = SimpleNamespace(**parts)
         connection: Any = None
         return await handler(request, Context(node, connection, "test", 4))
 
