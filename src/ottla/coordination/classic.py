@@ -142,7 +142,8 @@ def _join_newcomer(step: Step, request: JoinGroupRequest, caller: Caller) -> Dec
 
 def _join_pending(step: Step, request: JoinGroupRequest, caller: Caller) -> Decision[JoinGroupResponse]:
     if request.group_instance_id is not None:
-        raise KafkaError(Error.UNKNOWN_SERVER_ERROR, "a static member with an id that was given to a dynamic one")
+        # A static member with an id that was given to a dynamic one: Apache Kafka does not expect it either.
+        return step.decision(refused_join(Error.UNKNOWN_SERVER_ERROR, "", caller.version))
     return _add(step, request.member_id, request, caller)
 
 
