@@ -78,10 +78,6 @@ TEXTS: list[tuple[str, list[str]]] = [
     (r"metadata$", ["", "note"]),  # one that is too long makes a group in Apache that only writers see
     (r"states_filter$", ["Empty", "stable", "odd"]),
     (r"types_filter$", ["classic", "Consumer", "odd"]),
-    (r"^(group_id|group_ids|groups|groups_names)$", ["odd-group", "odd-group", "odd-group-2", "odd-nobody", ""]),
-    (r"metadata$", ["", "note"]),  # one that is too long makes a group in Apache that only writers see
-    (r"states_filter$", ["Empty", "stable", "odd"]),
-    (r"types_filter$", ["classic", "Consumer", "odd"]),
     (r"entity_type$", ["user", "user", "client-id", "ip", "", "odd"]),
     (r"entity_name$|^match$", ["odd-one", "127.0.0.9", ""]),
     (r"^key$", ["producer_byte_rate", "request_percentage", "connection_creation_rate", "odd"]),
@@ -92,7 +88,6 @@ NUMBERS: list[tuple[str, list[int]]] = [
     (r"^acks$", [-1, -1, 1, 3]),
     (r"^replica_id$", [-1, -1, -2]),
     (r"^timestamp$", [-1, -2, -3, -4, -5, -6, -7, THEN_MS, THEN_MS + 2, 0]),
-    (r"generation_id", [-1, -1, -1, 0, 3]),
     (r"generation_id", [-1, -1, -1, 0, 3]),
     (r"epoch$", [-1, -1, 0, 0, 2, 9, -2]),
     (r"offset$", [0, 0, 1, 3, 777, -1, -2]),
