@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -99,9 +98,9 @@ class Moves:
         """The directory of that path, if there is one, and if a copy could have a name."""
         future_name(topic, index, self._rng)
         for directory in self._directories.all:
-            if os.path.abspath(directory.path) == path:
+            if directory.path == path:
                 return directory
-        raise KafkaError(Error.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
+        raise KafkaError(Error.LOG_DIR_NOT_FOUND, "Log dir is not found in the config.")
 
     def _start(self, partition: Partition, target: DataDirectory) -> None:
         if partition.log.failed is not None or self._directories.ballasts[target.path].released:

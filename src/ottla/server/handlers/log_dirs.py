@@ -84,8 +84,9 @@ def _future(index: int, copy: Copy) -> Listed.Topic.Partition:
 @serves(AlterReplicaLogDirsRequest, versions="1-2")
 async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, ctx: Context) -> AlterReplicaLogDirsResponse:
     """A partition that is named for two directories goes to the one that is named last."""
+    own = {os.path.abspath(directory.path): directory.path for directory in ctx.node.directories.all}
     wanted = {
-        (topic.name, index): directory.path
+        (topic.name, index): own.get(directory.path, "")
         for directory in request.dirs
         for topic in directory.topics
         for index in topic.partitions
