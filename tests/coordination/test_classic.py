@@ -8,6 +8,9 @@ from classic_bench import RANGE
 from classic_bench import ClassicBench as Bench
 from groups_bench import BEGAN_WALL_MS
 from ottla.coordination.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
+from ottla.coordination.groups import CONSUMER
+from ottla.coordination.machine import Decision
+from ottla.coordination.records import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, Record
 from ottla.wire.errors import Error, KafkaError
 
 
@@ -253,3 +256,37 @@ class TestChecks:
         with pytest.raises(KafkaError) as refusal:
             group.check_commit(two, None, 2, 9, False)
         assert refusal.value.error is Error.REBALANCE_IN_PROGRESS
+
+
+class TestAGroupOfTheOtherKind:
+    def test_an_empty_one_gives_way(self) -> None:
+        bench = Bench()
+        bench.carry_out(
+            Decision(records=[Record(ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=7))])
+        )
+        assert bench.groups.by_id["g"].kind == CONSUMER
+        one = bench.named()
+        assert [record.value is None for record in bench.written()[-2:]] == [True, False]
+        joined = bench.join(one)
+        bench.pass_ms(3000)
+        assert joined.error is Error.NONE
+        bench.take_over()
+        assert bench.group.state == EMPTY
+
+    def test_unless_the_records_cannot_be_written(self) -> None:
+        bench = Bench()
+        bench.carry_out(
+            Decision(records=[Record(ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=7))])
+        )
+        bench.most_bytes = 0
+        assert bench.join().error is Error.UNKNOWN_SERVER_ERROR
+        assert bench.groups.by_id["g"].kind == CONSUMER
+
+    def test_whoever_brings_an_id_is_not_known(self) -> None:
+        bench = Bench()
+        bench.carry_out(
+            Decision(records=[Record(ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=7))])
+        )
+        assert bench.join("me").error is Error.UNKNOWN_MEMBER_ID
+        assert bench.heartbeat("me", 1) is Error.UNKNOWN_MEMBER_ID
+        assert bench.groups.by_id["g"].kind == CONSUMER
