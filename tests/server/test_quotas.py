@@ -250,6 +250,19 @@ async def test_requests_that_keep_the_node_busy(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_produce_without_acknowledgement_is_not_held_back_for_the_work_it_makes(tmp_path: Path) -> None:
+    """Its client could not be told; Kafka exempts it too."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        await limit(served, ("client-id", "busy"), request_percentage=0.0001)
+        client = await served.connect()
+        client.writer.write(frame(produce_request("t", {0: batch(b"x")}, acks=0), 9, 1, "busy"))
+        client.send(ApiVersionsRequest(), 1, "idle")
+        assert (await client.receive()).throttle_time_ms == 0
+        assert served.node.measures.throttled.labels("request_percentage").value == 0
+
+
+@on_loop
 async def test_waiting_is_no_work(tmp_path: Path) -> None:
     """A fetch that waits for records uses nothing while it waits."""
     async with serving(tmp_path) as served:
@@ -258,6 +271,19 @@ async def test_waiting_is_no_work(tmp_path: Path) -> None:
         client = await served.connect()
         answer = await client.call(fetch_request("t", {0: 0}, max_wait_ms=1_500), 12)
         assert answer.throttle_time_ms == 0
+
+
+@on_loop
+async def test_being_muted_is_no_work(tmp_path: Path) -> None:
+    """A request that came behind one too many has used nothing while nobody looked at it."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        await limit(served, ANONYMOUS, producer_byte_rate=1_000, request_percentage=10)
+        client = await served.connect()
+        client.send(produce_request("t", {0: batch(b"x" * 11_500)}), 9)
+        client.send(ApiVersionsRequest(), 1)
+        assert (await client.receive()).throttle_time_ms > 1_400
+        assert (await client.receive()).throttle_time_ms == 0
 
 
 def new_topic(name: str, partitions: int) -> CreateTopicsRequest:
@@ -387,7 +413,10 @@ async def test_a_node_stops_while_clients_are_muted(tmp_path: Path) -> None:
         assert (await client.receive()).throttle_time_ms > 0
         for _ in range(15):
             await served.connect()
-        began = asyncio.get_running_loop().time()
+        listener, began = served.node.listeners[0], asyncio.get_running_loop().time()
+        await listener.close()
+        await asyncio.sleep(0.01)
+        assert not listener.connections and not listener._unwelcome
     assert asyncio.get_running_loop().time() - began < 8
 
 
