@@ -68,6 +68,7 @@ class Classic:
         self.id, self.generation = joined.member_id, joined.generation_id
         request = SyncGroupRequest(group_id=GROUP, generation_id=self.generation, member_id=self.id)
         request.group_instance_id = self.instance_id
+        request.protocol_type, request.protocol_name = "consumer", self.protocol
         if joined.leader == self.id:
             request.assignments = self.divide([member.member_id for member in joined.members])
         reply = self.crowd.ask(doors.sync, request, 5).reply
@@ -260,8 +261,12 @@ def test_what_is_refused_to_classic_members() -> None:
     ).error == (Error.ILLEGAL_GENERATION)
     heartbeat = HeartbeatRequest(group_id=GROUP, generation_id=2, member_id="one")
     assert crowd.ask(doors.heartbeat, heartbeat, 4).error == Error.UNKNOWN_MEMBER_ID
-    sync = SyncGroupRequest(group_id=GROUP, generation_id=other.generation, member_id=other.id, protocol_name="x")
-    assert crowd.ask(doors.sync, sync, 5).error == Error.INCONSISTENT_GROUP_PROTOCOL
+    sync = SyncGroupRequest(
+        group_id=GROUP, generation_id=other.generation, member_id=other.id, protocol_type="consumer"
+    )
+    for name in ("x", None):
+        sync.protocol_name = name
+        assert crowd.ask(doors.sync, sync, 5).error == Error.INCONSISTENT_GROUP_PROTOCOL
     stranger = Classic(crowd, protocol="range")
     assert stranger.ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
     connect = other.ask_to_join(protocol_type="connect")

@@ -349,7 +349,7 @@ def test_requests_that_make_no_sense_are_refused_in_kafkas_words() -> None:
             1,
             (
                 Error.UNSUPPORTED_ASSIGNOR,
-                "ServerAssignor mine is not supported. Supported assignors: uniform,range.",
+                "ServerAssignor mine is not supported. Supported assignors: uniform, range.",
             ),
         ),
     ]

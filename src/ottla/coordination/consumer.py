@@ -87,7 +87,7 @@ def check_request(groups: Groups, request: Request, version: int) -> None:
         raise KafkaError(Error.INVALID_REQUEST, "MemberEpoch is invalid.")
     served = assignors.named(groups.config["group.consumer.assignors"])
     if request.server_assignor is not None and request.server_assignor not in served:
-        said = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {','.join(served)}."
+        said = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(served)}."
         raise KafkaError(Error.UNSUPPORTED_ASSIGNOR, said)
 
 

@@ -68,7 +68,7 @@ def _next(member: Member, goal: Goal, epoch: int, owned: Owned) -> Member:
         return _moved(member, UNREVOKED, epoch, steps.keep, steps.revoke)
     assigned = steps.keep
     for topic_id, added in steps.add.items():
-        assigned[topic_id] = {**assigned.get(topic_id, NOTHING), **added}
+        assigned[topic_id] = dict(sorted({**assigned.get(topic_id, NOTHING), **added}.items()))
     return _moved(member, UNRELEASED if steps.waits else STABLE, goal.epoch, assigned, {})
 
 

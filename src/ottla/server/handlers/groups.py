@@ -126,6 +126,6 @@ async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, ctx: Context
 ) -> ConsumerGroupHeartbeatResponse:
     try:
-        return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx)
+        return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx, may_be_nameless=True)
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
