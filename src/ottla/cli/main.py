@@ -24,8 +24,13 @@ VERBS = {
     "serve": "start a node",
     "demo": "start a node and send a first record through it",
     "topic": "create, list, describe, alter and delete topics",
+    "config": "show and change settings of topics, brokers, groups, users and more",
     "produce": "write records, one per line of input",
     "consume": "read records, one line of JSON each",
+    "log": "look into the files of a data directory, and check them",
+    "cluster": "show brokers, versions, features, quorum and disk space",
+    "doctor": "find out what is wrong between this machine and a broker, and what to do",
+    "completion": "print a script that lets your shell complete these commands",
 }
 
 USAGE = "usage: ottla VERB [options]\n\n{verbs}\n\nHelp for one verb, with examples: ottla VERB --help"
@@ -42,25 +47,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ottla {__version__}")
         return 0
     if verb not in VERBS:
-        print(f"ottla: there is no verb {verb!r}\n{_usage()}", file=sys.stderr)
+        print(f"ottla: there is no verb {verb!r}{_suggestion(verb)}\n{_usage()}", file=sys.stderr)
         return 2
     return guarded(lambda: _run(verb, arguments[1:]))
 
 
 def _run(verb: str, arguments: Sequence[str]) -> int:
     module = import_module(f"ottla.cli.{verb}")
-    code: int = module.run(_parser(verb, module).parse_args(arguments))
+    code: int = module.run(parser_of(verb, module).parse_args(arguments))
     return code
 
 
 def _usage() -> str:
-    return USAGE.format(verbs="\n".join(f"  {verb:9} {what}" for verb, what in VERBS.items()))
+    width = max(map(len, VERBS))
+    return USAGE.format(verbs="\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items()))
 
 
-def _parser(verb: str, module: ModuleType) -> argparse.ArgumentParser:
+def _suggestion(verb: str) -> str:
+    from ottla.cli.parsing import suggestion
+
+    return suggestion(verb, VERBS)
+
+
+def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     import argparse
 
-    parser = argparse.ArgumentParser(
+    from ottla.cli.parsing import Parser
+
+    parser = Parser(
         prog=f"ottla {verb}",
         description=f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}.",
         epilog=module.EXAMPLES,

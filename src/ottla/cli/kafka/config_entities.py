@@ -35,7 +35,7 @@ SALT_BYTES = 24
 
 
 async def describe(cluster: Cluster, entities: Entities) -> None:
-    for entry in await _quotas(cluster, entities):
+    for entry in await quotas_of(cluster, entities):
         names = {part.entity_type: part.entity_name for part in entry.entity}
         shown = [_shown(kind, names[kind]) for kind in SHOWN if kind in names]
         values = sorted((value.key, double_text(value.value)) for value in entry.values)
@@ -49,7 +49,7 @@ def _shown(kind: str, name: str | None) -> str:
     return f"the default {SHOWN[kind]}" if name is None else f"{SHOWN[kind]} '{name}'"
 
 
-async def _quotas(cluster: Cluster, entities: Entities) -> list[DescribeClientQuotasResponse.Entry]:
+async def quotas_of(cluster: Cluster, entities: Entities) -> list[DescribeClientQuotasResponse.Entry]:
     component, components = DescribeClientQuotasRequest.Component, []
     for kind, name in zip_longest(entities.types, entities.names):
         if kind is None:
@@ -63,18 +63,25 @@ async def _quotas(cluster: Cluster, entities: Entities) -> list[DescribeClientQu
 
 
 async def _describe_credentials(cluster: Cluster, names: Sequence[str]) -> None:
+    by_user: dict[str, list[str]] = {}
+    for user, mechanism, iterations in await credentials_of(cluster, names):
+        by_user.setdefault(user, []).append(f"{mechanism}=iterations={iterations}")
+    for user, infos in by_user.items():
+        print(f"SCRAM credential configs for user-principal '{user}' are {', '.join(infos)}")
+
+
+async def credentials_of(cluster: Cluster, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """User, mechanism and iterations; all users without names. Who has no password is left out, as Kafka does it."""
     users = [DescribeUserScramCredentialsRequest.User(name=name) for name in names]
     answer = await ask(cluster, DescribeUserScramCredentialsRequest(users=users or None))
     check(answer.error_code, answer.error_message)
     mechanisms = {number: name for name, (number, _) in MECHANISMS.items()}
-    for result in sorted(answer.results, key=lambda result: result.user):
-        if result.error_code:
-            continue  # Kafka's client leaves out users without credentials
-        infos = ", ".join(
-            f"{mechanisms.get(info.mechanism, 'UNKNOWN')}=iterations={info.iterations}"
-            for info in result.credential_infos
-        )
-        print(f"SCRAM credential configs for user-principal '{result.user}' are {infos}")
+    return [
+        (result.user, mechanisms.get(info.mechanism, "UNKNOWN"), info.iterations)
+        for result in sorted(answer.results, key=lambda result: result.user)
+        if not result.error_code
+        for info in result.credential_infos
+    ]
 
 
 async def alter(cluster: Cluster, entities: Entities, put: Mapping[str, str], delete: Sequence[str]) -> None:
@@ -119,7 +126,7 @@ def _scala(verb: str, names: Sequence[str]) -> str:
 
 
 async def _alter_quotas(cluster: Cluster, entities: Entities, put: Mapping[str, str], delete: Sequence[str]) -> None:
-    known = {value.key for entry in (await _quotas(cluster, entities))[:1] for value in entry.values}
+    known = {value.key for entry in (await quotas_of(cluster, entities))[:1] for value in entry.values}
     missing = [name for name in delete if name not in known]
     if missing:
         raise Failed(f"Invalid config(s): {','.join(missing)}")

@@ -36,10 +36,10 @@ SET, DELETE = 0, 1
 
 
 async def describe(cluster: Cluster, kind: str, name: str | None, *, everything: bool) -> None:
-    if name and not everything and name not in await _existing(cluster, kind):
+    if name and not everything and name not in await existing(cluster, kind):
         print(f"The {kind[:-1]} '{name}' doesn't exist and doesn't have dynamic config.")
         return
-    names = [name] if name is not None else await _existing(cluster, kind)
+    names = [name] if name is not None else await existing(cluster, kind)
     if name is None and kind == "brokers":
         names.append("")
     for each in names:
@@ -47,7 +47,7 @@ async def describe(cluster: Cluster, kind: str, name: str | None, *, everything:
             print(f"{'All' if everything else 'Dynamic'} configs for {kind[:-1]} {each} are:")
         else:
             print(f"Default configs for {kind} in the cluster are:")
-        for config in await _configs(cluster, kind, each, everything=everything):
+        for config in await configs_of(cluster, kind, each, everything=everything):
             print(_line(config))
 
 
@@ -61,7 +61,7 @@ def _java(value: str | None) -> str:
     return "null" if value is None else value
 
 
-async def _existing(cluster: Cluster, kind: str) -> list[str]:
+async def existing(cluster: Cluster, kind: str) -> list[str]:
     """The names of all things of that kind that are there, or at least have settings."""
     if kind == "topics":
         return list(await asking.topic_ids(cluster))
@@ -79,7 +79,7 @@ async def _with_settings(cluster: Cluster, resource: int) -> list[str]:
     return [found.resource_name for found in answer.config_resources]
 
 
-async def _configs(cluster: Cluster, kind: str, name: str, *, everything: bool) -> list[asking.Config]:
+async def configs_of(cluster: Cluster, kind: str, name: str, *, everything: bool) -> list[asking.Config]:
     node_id = int(name) if name and kind in ("brokers", "broker-loggers") else None
     found = (await asking.configs(cluster, RESOURCES[kind], [name], synonyms=True, node_id=node_id))[name]
     own = OWN.get(kind) if name or kind != "brokers" else DYNAMIC_DEFAULT
@@ -90,7 +90,7 @@ async def _configs(cluster: Cluster, kind: str, name: str, *, everything: bool) 
 
 async def alter(cluster: Cluster, kind: str, name: str, put: Mapping[str, str], delete: Sequence[str]) -> None:
     if kind == "broker-loggers":
-        known = {config.name for config in await _configs(cluster, kind, name, everything=False)}
+        known = {config.name for config in await configs_of(cluster, kind, name, everything=False)}
         unknown = [logger for logger in (*delete, *put) if logger not in known]
         if unknown:
             raise Failed(f"Invalid broker logger(s): {','.join(unknown)}")

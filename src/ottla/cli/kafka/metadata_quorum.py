@@ -71,7 +71,7 @@ def _describe(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
         raise Failed("One of --status or --replication must be specified with describe sub-command")
 
     async def work(cluster: Cluster) -> None:
-        answer = await _quorum(cluster)
+        answer = await quorum_of(cluster)
         if args.status:
             await _print_status(cluster, answer)
         else:
@@ -80,7 +80,7 @@ def _describe(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
     return work
 
 
-async def _quorum(cluster: Cluster) -> DescribeQuorumResponse:
+async def quorum_of(cluster: Cluster) -> DescribeQuorumResponse:
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
     from ottla.wire.messages.membership import DescribeQuorumRequest

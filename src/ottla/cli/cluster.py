@@ -1,0 +1,173 @@
+"""ottla cluster show | versions | quorum | disks"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.options import add_bootstrap, add_json, cluster_of
+from ottla.cli.text import compact, table
+
+if TYPE_CHECKING:
+    from ottla.client.cluster import Cluster
+
+EXAMPLES = """examples:
+  ottla cluster show                     the cluster's id, its brokers, controllers and features
+  ottla cluster versions --json          which versions of each API every broker speaks
+  ottla cluster quorum                   who holds the metadata, and how far they are
+  ottla cluster disks                    how much lies in which data directory"""
+
+WHAT = {
+    "show": "the cluster's id, its brokers and its features",
+    "versions": "which versions of each API the brokers speak",
+    "quorum": "who holds the metadata, who leads, and how far the others are behind",
+    "disks": "data directories, what lies in them and what is left",
+}
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, what in WHAT.items():
+        action = actions.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.",
+            epilog=f"example:\n  ottla cluster {name}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_bootstrap(action)
+        add_json(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    actions = {"show": _show, "versions": _versions, "quorum": _quorum, "disks": _disks}
+
+    async def connected() -> tuple[Any, str]:
+        async with cluster_of(args) as cluster:
+            return await actions[args.action](cluster)
+
+    data, text = asyncio.run(connected())
+    print(compact(data).decode() if args.json else text)
+    return 0
+
+
+async def _show(cluster: Cluster) -> tuple[Any, str]:
+    from ottla.cli.kafka.asking import ask
+    from ottla.client.connection import check
+    from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
+
+    answer = await ask(cluster, DescribeClusterRequest())
+    check(answer.error_code, answer.error_message)
+    versions = await ask(cluster, ApiVersionsRequest(client_software_name="ottla", client_software_version="0"))
+    features = {each.name: each.max_version_level for each in versions.finalized_features}
+    brokers = [
+        {"id": each.broker_id, "host": each.host, "port": each.port, "rack": each.rack, "fenced": each.is_fenced}
+        for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+    ]
+    data = {
+        "cluster_id": answer.cluster_id,
+        "controller": answer.controller_id,
+        "brokers": brokers,
+        "features": features,
+    }
+    rows: list[tuple[object, ...]] = [("  broker", "address", "rack", "")]
+    rows += [
+        (f"  {b['id']}", f"{b['host']}:{b['port']}", b["rack"] or "-", "fenced" if b["fenced"] else "") for b in brokers
+    ]
+    levels: list[tuple[object, ...]] = [(f"  {name}", level) for name, level in sorted(features.items())]
+    head = f"cluster {answer.cluster_id}  controller {answer.controller_id}"
+    return data, "\n".join([head, table(rows), "features", table(levels) if levels else "  none"])
+
+
+async def _versions(cluster: Cluster) -> tuple[Any, str]:
+    from ottla.cli.kafka.apis import APIS
+
+    names = {api.key: api.name for api in APIS}
+    data, rows = [], [("broker", "key", "api", "versions")]
+    for broker in sorted((await cluster.metadata([])).brokers, key=lambda broker: broker.node_id):
+        served = (await cluster.broker(broker.node_id)).served
+        data.append(
+            {
+                "broker": broker.node_id,
+                "apis": [
+                    {"key": k, "name": names.get(k), "min": low, "max": high}
+                    for k, (low, high) in sorted(served.items())
+                ],
+            }
+        )
+        rows += [
+            (str(broker.node_id), str(key), names.get(key, "?"), f"{low}-{high}" if low < high else str(low))
+            for key, (low, high) in sorted(served.items())
+        ]
+    return data, table([tuple(row) for row in rows])
+
+
+async def _quorum(cluster: Cluster) -> tuple[Any, str]:
+    from ottla.cli.kafka.metadata_quorum import quorum_of
+
+    answer = await quorum_of(cluster)
+    partition = answer.topics[0].partitions[0]
+    end = next((v.log_end_offset for v in partition.current_voters if v.replica_id == partition.leader_id), 0)
+    members = [
+        {"id": each.replica_id, "role": role, "end": each.log_end_offset, "behind": end - each.log_end_offset}
+        for role, replicas in (("voter", partition.current_voters), ("observer", partition.observers))
+        for each in replicas
+    ]
+    data = {
+        "leader": partition.leader_id,
+        "epoch": partition.leader_epoch,
+        "high_watermark": partition.high_watermark,
+        "members": members,
+    }
+    head = f"leader {partition.leader_id}  epoch {partition.leader_epoch}  high watermark {partition.high_watermark}"
+    rows: list[tuple[object, ...]] = [("  node", "role", "end", "behind")]
+    rows += [(f"  {each['id']}", each["role"], each["end"], each["behind"]) for each in members]
+    return data, f"{head}\n{table(rows)}"
+
+
+async def _disks(cluster: Cluster) -> tuple[Any, str]:
+    data = await disks_of(cluster)
+    rows: list[tuple[object, ...]] = [("broker", "directory", "partitions", "holds", "free", "of", "")]
+    for row in data:
+        sizes = (shown_bytes(row[name]) for name in ("bytes", "free", "total"))
+        rows.append((row["broker"], row["directory"], row["partitions"], *sizes, row["error"] or ""))
+    return data, table(rows)
+
+
+async def disks_of(cluster: Cluster) -> list[dict[str, Any]]:
+    """Every data directory of every broker."""
+    from ottla.cli.kafka.asking import ask
+    from ottla.client.connection import check, failure
+    from ottla.wire.messages.cluster import DescribeLogDirsRequest
+
+    data: list[dict[str, Any]] = []
+    for broker in sorted((await cluster.metadata([])).brokers, key=lambda broker: broker.node_id):
+        answer = await ask(cluster, DescribeLogDirsRequest(topics=None), broker.node_id)
+        check(answer.error_code)
+        for each in answer.results:
+            partitions = [partition for topic in each.topics for partition in topic.partitions]
+            data.append(
+                {
+                    "broker": broker.node_id,
+                    "directory": each.log_dir,
+                    "partitions": len(partitions),
+                    "bytes": sum(partition.partition_size for partition in partitions),
+                    "free": each.usable_bytes,
+                    "total": each.total_bytes,
+                    "error": failure(each.error_code).error.name if each.error_code else None,
+                }
+            )
+    return data
+
+
+def shown_bytes(count: int) -> str:
+    """`1.5 GiB`; a number below zero was not told."""
+    if count < 0:
+        return "-"
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {UNITS[unit]}" if unit else f"{count} B"

@@ -1,0 +1,290 @@
+"""ottla doctor: look at everything that usually goes wrong between a machine and a broker, and say what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.cli.colour import coloured
+from ottla.cli.mistakes import Mistake
+from ottla.cli.options import add_bootstrap, add_json, cluster_of
+from ottla.cli.text import compact
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from ottla.client.cluster import Cluster
+
+EXAMPLES = """examples:
+  ottla doctor                                     the broker at localhost:9092, and this machine
+  ottla doctor -b broker.example:9092 --json       another one, for programs
+  ottla doctor --data /var/lib/ottla               also the directory in which a node keeps its data
+
+Exit codes: 0 nothing is wrong (there may be warnings), 1 something is."""
+
+OK, WARNING, WRONG = "ok", "warning", "wrong"
+MARKS = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), WRONG: ("WRONG", "red")}
+CONNECT_SECONDS = 3.0
+# Two files per segment and index, a socket per client: a busy node has thousands of each.
+FILES_WANTED, FILES_NEEDED = 65536, 1024
+FREE_SHARE_WANTED, FREE_BYTES_NEEDED = 0.10, 1 << 30
+# Clients stamp records; beyond an hour into the future they are refused (message.timestamp.after.max.ms).
+SKEW_MS_WANTED, SKEW_MS_MAX = 1_000, 60_000
+DATA = "ottla-data"
+
+
+class Finding(NamedTuple):
+    about: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_bootstrap(parser)
+    add_json(parser)
+    parser.add_argument(
+        "-d", "--data", metavar="DIR", help=f"a node's data directory (default ./{DATA}, if there is one)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    findings = [*_machine(args.data), *_addresses(args.bootstrap_server)]
+    findings += asyncio.run(_broker(args))
+    if args.json:
+        print(compact([finding._asdict() for finding in findings]).decode())
+    else:
+        print("\n".join(_shown(finding) for finding in findings))
+    return 1 if any(finding.state == WRONG for finding in findings) else 0
+
+
+def _shown(finding: Finding) -> str:
+    mark, colour = MARKS[finding.state]
+    line = f"{coloured(f'{mark:8}', colour)}{finding.about}: {finding.found}"
+    return f"{line}\n{'':8}-> {finding.advice}" if finding.advice else line
+
+
+# This machine.
+
+
+def _machine(data: str | None) -> Iterator[Finding]:
+    yield _file_limit()
+    chosen = data or (DATA if os.path.isdir(DATA) else None)
+    if chosen is not None:
+        yield from _directory(chosen)
+    yield from _codecs()
+
+
+def _file_limit() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= FILES_WANTED:
+        return Finding("open files", OK, f"up to {soft}")
+    state = WARNING if soft >= FILES_NEEDED else WRONG
+    how = f"ulimit -n {min(hard, FILES_WANTED)}" if hard > soft else f"LimitNOFILE={FILES_WANTED} in the service's unit"
+    advice = f"before a node is started here: {how}; a node with many partitions and clients needs {FILES_WANTED}"
+    return Finding("open files", state, f"at most {soft} per process", advice)
+
+
+def _directory(path: str) -> Iterator[Finding]:
+    about = f"data directory {path}"
+    if not os.path.isdir(path):
+        yield Finding(
+            about, WARNING, "does not exist", "ottla serve --data makes it; check the spelling if it should be there"
+        )
+        return
+    if not os.access(path, os.W_OK | os.X_OK):
+        yield Finding(
+            about, WRONG, "cannot be written to", f"chown it to the user that runs the node: sudo chown $USER {path}"
+        )
+    from ottla.log.identity import BadIdentity, read_meta_properties
+    from ottla.world import RealDisk
+
+    try:
+        meta = read_meta_properties(RealDisk(), path)
+    except (BadIdentity, OSError) as error:
+        yield Finding(
+            about, WRONG, str(error), "meta.properties is damaged: restore it from a copy, or from another directory"
+        )
+    else:
+        told = (
+            f"node {meta.node_id} of cluster {meta.cluster_id}"
+            if meta
+            else "empty, it will be made ready by the first start"
+        )
+        yield Finding(about, OK, told)
+    usage = shutil.disk_usage(path)
+    yield _space(about, usage.free, usage.total)
+
+
+def _space(about: str, free: int, total: int) -> Finding:
+    from ottla.cli.cluster import shown_bytes
+
+    told = f"{shown_bytes(free)} free of {shown_bytes(total)}"
+    advice = "make room, or shorten retention: ottla config set topic NAME retention.bytes=..."
+    if free < FREE_BYTES_NEEDED:
+        return Finding(about, WRONG, f"{told}: a full disk ends writing", advice)
+    if total > 0 and free < FREE_SHARE_WANTED * total:
+        return Finding(about, WARNING, told, advice)
+    return Finding(about, OK, told)
+
+
+def _codecs() -> Iterator[Finding]:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("cramjam", "lz4", "zstandard", "crc32c") if find_spec(name) is None]
+    if missing:
+        yield Finding("compression", WRONG, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+
+
+# The way to the broker.
+
+
+def _addresses(bootstrap: str) -> Iterator[Finding]:
+    from ottla.client.cluster import addresses
+
+    try:
+        wanted = addresses(bootstrap)
+    except ValueError as error:
+        raise Mistake(f"--bootstrap-server: {error}")
+    for host, port in wanted:
+        yield _port(f"{host}:{port}", host, port)
+
+
+def _port(about: str, host: str, port: int) -> Finding:
+    """Whether somebody listens there."""
+    try:
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return Finding(
+            about, WRONG, f"the name {host} is not known here", "check the spelling, /etc/hosts and the name server"
+        )
+    try:
+        with socket.create_connection((host, port), CONNECT_SECONDS):
+            return Finding(about, OK, f"somebody listens at {resolved[0][4][0]}")
+    except ConnectionRefusedError:
+        advice = f"start one: ottla serve --listen {host}:{port}; or name another with --bootstrap-server"
+        return Finding(about, WRONG, "nobody listens there", advice)
+    except OSError as error:
+        advice = (
+            "a firewall, a wrong address or a machine that is off; from inside a container, localhost is the container"
+        )
+        return Finding(about, WRONG, f"cannot be reached ({error.strerror or 'no answer'})", advice)
+
+
+async def _broker(args: argparse.Namespace) -> list[Finding]:
+    """What can only be asked of a broker; nothing if there is none."""
+    from ottla.wire.errors import KafkaError
+
+    found: list[Finding] = []
+    try:
+        async with cluster_of(args) as cluster:
+            checks: list[Callable[[Cluster], Awaitable[list[Finding]]]] = [
+                _protocol,
+                _advertised,
+                _clock,
+                _partitions,
+                _disks,
+            ]
+            for check in checks:
+                try:
+                    found += await check(cluster)
+                except KafkaError as error:
+                    found.append(Finding(check.__name__.strip("_"), WARNING, f"cannot be told: {error.message}"))
+    except OSError as error:
+        if not any(_answers(host, port) for host, port in _wanted(args)):
+            return found  # the ports were told about already
+        advice = "another program has this port, or it speaks TLS or SASL: look at `listeners` of the broker"
+        found.append(Finding("protocol", WRONG, f"whoever listens does not speak Kafka ({error})", advice))
+    return found
+
+
+def _wanted(args: argparse.Namespace) -> list[tuple[str, int]]:
+    from ottla.client.cluster import addresses
+
+    return addresses(args.bootstrap_server)
+
+
+def _answers(host: str, port: int) -> bool:
+    return _port("", host, port).state == OK
+
+
+async def _protocol(cluster: Cluster) -> list[Finding]:
+    connection = await cluster.any()
+    before = time.monotonic()
+    await cluster.metadata([])
+    milliseconds = (time.monotonic() - before) * 1000
+    told = f"{len(connection.served)} APIs at {connection.address}, an answer takes {milliseconds:.1f} ms"
+    return [Finding("protocol", OK, told)]
+
+
+async def _advertised(cluster: Cluster) -> list[Finding]:
+    """Clients connect to what the broker tells them, not to what they began with: the most frequent trouble of all."""
+    found = []
+    for broker in (await cluster.metadata([])).brokers:
+        about = f"advertised listener of broker {broker.node_id}"
+        probe = _port(about, broker.host, broker.port)
+        if probe.state == OK:
+            found.append(Finding(about, OK, f"{broker.host}:{broker.port} can be reached from here"))
+            continue
+        advice = (
+            f"clients here are sent to {broker.host}:{broker.port}; set advertised.listeners=PLAINTEXT://HOST:PORT "
+            "of that broker to an address that this machine can reach, and start it again"
+        )
+        found.append(Finding(about, WRONG, f"{broker.host}:{broker.port}: {probe.found}", advice))
+    return found
+
+
+async def _clock(cluster: Cluster) -> list[Finding]:
+    """The leader of the quorum tells its own time as the moment at which it last caught up with itself."""
+    from ottla.cli.kafka.metadata_quorum import quorum_of
+
+    before = time.time() * 1000
+    partition = (await quorum_of(cluster)).topics[0].partitions[0]
+    after = time.time() * 1000
+    leader = next((v for v in partition.current_voters if v.replica_id == partition.leader_id), None)
+    if leader is None or leader.last_caught_up_timestamp < 0:
+        return [Finding("clock", WARNING, "the broker does not tell its time")]
+    skew = max(0.0, before - leader.last_caught_up_timestamp, leader.last_caught_up_timestamp - after)
+    if skew <= SKEW_MS_WANTED:
+        return [Finding("clock", OK, "this machine and the broker agree")]
+    state = WARNING if skew <= SKEW_MS_MAX else WRONG
+    advice = "run a time service (chrony, systemd-timesyncd) on both: retention and look-ups by time go by these clocks"
+    return [Finding("clock", state, f"this machine and the broker are {skew / 1000:.1f} s apart", advice)]
+
+
+async def _partitions(cluster: Cluster) -> list[Finding]:
+    response = await cluster.metadata(None)
+    partitions = [(topic.name, p) for topic in response.topics for p in topic.partitions]
+    headless = [f"{name}-{p.partition_index}" for name, p in partitions if p.leader_id < 0]
+    if headless:
+        advice = "a broker or one of its directories is gone: bring it back; ottla topic describe shows who held them"
+        return [Finding("partitions", WRONG, f"without a leader: {', '.join(headless[:5])}", advice)]
+    behind = sum(len(p.isr_nodes) < len(p.replica_nodes) for _, p in partitions)
+    if behind:
+        return [Finding("partitions", WARNING, f"{behind} of {len(partitions)} have copies that are not in sync")]
+    return [Finding("partitions", OK, f"{len(partitions)} in {len(response.topics)} topics, all with a leader")]
+
+
+async def _disks(cluster: Cluster) -> list[Finding]:
+    from ottla.cli.cluster import disks_of
+
+    found = []
+    for disk in await disks_of(cluster):
+        about = f"disk of broker {disk['broker']}, {disk['directory']}"
+        if disk["error"]:
+            found.append(
+                Finding(
+                    about, WRONG, disk["error"], "the broker has given this directory up: look at its log and the disk"
+                )
+            )
+        elif disk["free"] >= 0:
+            found.append(_space(about, disk["free"], disk["total"]))
+    return found
