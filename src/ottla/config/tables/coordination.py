@@ -5,13 +5,13 @@ How a row is read: `ottla.config.kinds`.
 
 COORDINATION = """
 # Classic groups
-group.initial.rebalance.delay.ms int 3000       -   inert
+group.initial.rebalance.delay.ms int 3000       -
     How long an empty group waits for more members before its first assignment.
-group.max.size                   int 2147483647 >=1 inert
+group.max.size                   int 2147483647 >=1
     Members allowed in a classic group.
-group.min.session.timeout.ms     int 6000       -   inert
+group.min.session.timeout.ms     int 6000       -
     The shortest session timeout a classic member may ask for.
-group.max.session.timeout.ms     int 1800000    -   inert
+group.max.session.timeout.ms     int 1800000    -
     The longest session timeout a classic member may ask for.
 
 # Committed offsets
