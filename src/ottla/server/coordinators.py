@@ -65,12 +65,14 @@ def told(error: KafkaError) -> KafkaError:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Where a group lives: Java's hash of its name, as every broker and tool works it out."""
+    """Where a group lives: the absolute value of Java's hash of its name, as every broker and tool works it out."""
     number = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
         number = number * 31 + (high << 8 | low) & 0xFFFFFFFF
-    return (number & 0x7FFFFFFF) % partitions
+    if number >> 31:  # below zero in Java, where the lowest number has no absolute value and counts as 0
+        number = 0 if number == 1 << 31 else (1 << 32) - number
+    return number % partitions
 
 
 class Shard:
