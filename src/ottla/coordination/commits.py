@@ -39,7 +39,7 @@ BROKERS_RETENTION = -1
 
 MINUTE_MS = 60_000
 # At most so many offsets are looked at before others get their turn,
-LOOKED_AT_MAX = 5_000
+LOOKED_AT_MAX = 2_000
 # and so many bytes of tombstones go into one batch; the name of a topic has no more than 249.
 TOMBSTONES_BYTES_MAX = 512 * 1024
 TOMBSTONE_BYTES = 300
@@ -243,9 +243,10 @@ def topic_deleted(groups: Groups, topic: str, topic_id: bytes) -> list[Callable[
 
 
 def begin_expiry(groups: Groups, moment: Moment) -> None:
-    """The first look is due one interval after the groups were loaded."""
+    """The first look is due in the second half of the interval: all partitions load together, but should not look so."""
     interval_ms: int = groups.config["offsets.retention.check.interval.ms"]
-    groups.timers.set(EXPIRY_ALARM, moment.elapsed_ms + interval_ms)
+    sooner_ms = int.from_bytes(groups.chance.randbytes(6), "big") % (interval_ms // 2 + 1)
+    groups.timers.set(EXPIRY_ALARM, moment.elapsed_ms + interval_ms - sooner_ms)
 
 
 def expire(groups: Groups, _group: str, _member: str, moment: Moment) -> Decision[None]:
@@ -263,10 +264,8 @@ def expire(groups: Groups, _group: str, _member: str, moment: Moment) -> Decisio
         if not is_done:
             break
         groups.to_look_at.pop()
-    if groups.to_look_at:
-        groups.timers.set(EXPIRY_ALARM, moment.elapsed_ms)
-    else:
-        begin_expiry(groups, moment)
+    rest_ms: int = 0 if groups.to_look_at else groups.config["offsets.retention.check.interval.ms"]
+    groups.timers.set(EXPIRY_ALARM, moment.elapsed_ms + rest_ms)
     return Decision(records=records)
 
 
