@@ -242,3 +242,54 @@ def test_a_static_member_comes_back_to_what_it_had(
     assert [*(member.owns for member in others), back.owns] == before
     orders.write(10)
     wait_for_all(group, orders)
+
+
+OLD = {"partition_assignment_strategy": "range", "session_timeout_ms": 6000, "heartbeat_interval_ms": 300}
+NEW = {"group_protocol": "consumer"}
+
+
+@pytest.mark.parametrize(("client", "other"), [("confluent", "java"), ("java", "confluent")])
+def test_a_group_changes_its_protocol_while_it_reads(
+    client: str, other: str, address: str, jvm: Callable[[], Jvm], topic: Callable[[int], Topic]
+) -> None:
+    """Up, with members of both protocols in between, and down again: one member after another is replaced."""
+    orders = topic(6)
+    group = Troop(jvm, address, f"{orders.name}-turns", orders.name)
+    try:
+        for one in (client, other):
+            group.add(one, **OLD)
+        group.settle(6, [3, 3])
+        for settings in (NEW, OLD):
+            for _ in range(2):
+                orders.write(10)
+                group.add(other, **settings)
+                group.settle(6, [2, 2, 2])
+                orders.write(10)
+                wait_for_all(group, orders)
+                group.leave(group.members[0])
+                group.settle(6, [3, 3])
+        orders.write(10)
+        wait_for_all(group, orders)
+    finally:
+        group.close()
+
+
+@pytest.mark.parametrize("client", ["confluent", "java"])
+def test_consumers_that_subscribe_to_a_pattern(
+    client: str, address: str, jvm: Callable[[], Jvm], topic: Callable[[int], Topic]
+) -> None:
+    """The broker finds out what it stands for, and later what else it stands for."""
+    orders = topic(6)
+    group = Troop(jvm, address, f"{orders.name}-pattern", f"^{orders.name}.*")
+    try:
+        for shares in ([6], [3, 3]):
+            group.add(client, **NEW)
+            group.settle(6, shares)
+        orders.write(10)
+        wait_for_all(group, orders)
+        if client == "java":  # expressions are evaluated every ten seconds at most, so once will do
+            later = Topic(address, f"{orders.name}-later", 2)
+            later.write(100)
+            wait_until(lambda: (1, 99) in group.read() and group.shares() == [4, 4], "a topic that came later")
+    finally:
+        group.close()

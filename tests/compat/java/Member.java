@@ -10,7 +10,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /**
  * Members of groups, each on a thread of its own, behind one pipe: "start NAME TOPIC key=value,key=value", "stop NAME".
  * What they say is JSON, one line each: {"member": NAME, "owns": [...]}, {"member": NAME, "read": [[partition, offset], ...]},
- * {"member": NAME, "left": true}.
+ * {"member": NAME, "left": true}. A topic that begins with ^ is a regular expression, which the broker evaluates (KIP-848).
  */
 public class Member implements Runnable {
     static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
@@ -34,7 +34,8 @@ public class Member implements Runnable {
 
     public void run() {
         try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            consumer.subscribe(List.of(topic));
+            if (topic.startsWith("^")) consumer.subscribe(new SubscriptionPattern(topic.substring(1)));
+            else consumer.subscribe(List.of(topic));
             String told = null;
             while (!ended) {
                 var found = consumer.poll(Duration.ofMillis(100));
