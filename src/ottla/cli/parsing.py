@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import NoReturn
 
 CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
@@ -37,5 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 def suggestion(typed: str, known: Iterable[str]) -> str:
     """`: did you mean 'topic'?`, or nothing."""
+    from difflib import get_close_matches
+
     close = get_close_matches(typed, list(known), n=1, cutoff=0.6)
     return f": did you mean {close[0]!r}?" if close else ""
