@@ -326,13 +326,40 @@ def test_offsets_of_a_group_that_does_something_else_can_be_deleted_when_it_is_e
     assert fetch(bench) == -1
 
 
+def topic_deleted(bench: GroupsBench, topic: str, topic_id: bytes) -> None:
+    for decide in commits.topic_deleted(bench.groups, topic, topic_id, bench.moment):
+        bench.carry_out(decide())
+
+
 def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
     """Those of a topic that has the same name now stay."""
     bench = GroupsBench()
     commit(bench, 1)
     commit(bench, 1, group_id="h")
-    assert commits.topic_deleted(bench.groups, "t", OTHER_ID) == []
-    for decide in commits.topic_deleted(bench.groups, "t", ID):
-        bench.carry_out(decide())
+    topic_deleted(bench, "t", OTHER_ID)
+    assert fetch(bench) == 1
+    topic_deleted(bench, "t", ID)
     assert fetch(bench) == -1
     assert [len(kept) for kept in bench.groups.offsets.by_group.values()] == [0, 0]
+
+
+@pytest.mark.parametrize(("groups", "partitions"), [(9, 1_000), (2_000, 1), (5_001, 1)])
+def test_many_offsets_of_a_deleted_topic_go_in_pieces(groups: int, partitions: int) -> None:
+    bench = GroupsBench()
+    for number in range(groups):
+        asked = [
+            OffsetCommitRequest.Topic.Partition(partition_index=index, committed_offset=1)
+            for index in range(partitions)
+        ]
+        topics = [OffsetCommitRequest.Topic(name="t", topic_id=ID, partitions=asked)]
+        bench.ask(commits.commit, OffsetCommitRequest(group_id=f"g{number}", topics=topics))
+    topic_deleted(bench, "t", ID)
+    gone = sum(not kept for kept in bench.groups.offsets.by_group.values())
+    assert 0 < gone <= groups
+    new = request(7)  # a later topic of the name, while the old one is being forgotten
+    new.topics[0].topic_id = OTHER_ID
+    bench.ask(commits.commit, new)
+    bench.pass_ms(1)
+    assert fetch(bench) == 7
+    assert sum(len(kept) for kept in bench.groups.offsets.by_group.values()) == 1
+    assert bench.groups.deleted_topics == {}

@@ -218,6 +218,10 @@ def test_offsets_of_a_deleted_topic_end_unless_they_are_of_another_of_that_name(
     offsets.replay(*packed(1, group="a"), 0)
     offsets.replay(*packed(1, group="b"), 1, producer_id=5)
     offsets.replay(*packed(1, group="c", topic="tt"), 2)
-    assert offsets.tombstones_of_topic("t", TOPIC_ID) == {"a": [tombstone("a", "t", 0)], "b": [tombstone("b", "t", 0)]}
-    assert offsets.tombstones_of_topic("t", bytes(15) + b"1") == {}
-    assert offsets.tombstones_of_topic("never", TOPIC_ID) == {}
+    assert offsets.tombstones_of_topic("t", TOPIC_ID, 9) == {
+        "a": [tombstone("a", "t", 0)],
+        "b": [tombstone("b", "t", 0)],
+    }
+    assert offsets.tombstones_of_topic("t", TOPIC_ID, 1) == {"a": [tombstone("a", "t", 0)]}
+    assert offsets.tombstones_of_topic("t", bytes(15) + b"1", 9) == {}
+    assert offsets.tombstones_of_topic("never", TOPIC_ID, 9) == {}

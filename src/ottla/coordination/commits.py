@@ -45,6 +45,8 @@ TOMBSTONES_BYTES_MAX = 512 * 1024
 TOMBSTONE_BYTES = 300
 EXPIRY = "offsets"
 EXPIRY_ALARM: Alarm = (EXPIRY, "", "")
+DELETION = "deleted topics"
+DELETION_ALARM: Alarm = (DELETION, "", "")
 
 CommitTopic = OffsetCommitRequest.Topic
 Committed = OffsetCommitResponse.Topic.Partition
@@ -229,14 +231,37 @@ def fitting(group_id: str) -> int:
     return max(1, TOMBSTONES_BYTES_MAX // (TOMBSTONE_BYTES + 3 * len(group_id)))
 
 
-def topic_deleted(groups: Groups, topic: str, topic_id: bytes) -> list[Callable[[], Decision[None]]]:
-    """A topic is gone, and so is how far anybody came in it."""
+def topic_deleted(groups: Groups, topic: str, topic_id: bytes, moment: Moment) -> list[Callable[[], Decision[None]]]:
+    """A topic is gone, and so is how far anybody came in it. Where many did, the rest of them has to wait a little."""
     decisions: list[Callable[[], Decision[None]]] = []
-    for group_id, records in groups.offsets.tombstones_of_topic(topic, topic_id).items():
-        step = fitting(group_id)
+    total = 0
+    for group_id, records in groups.offsets.tombstones_of_topic(topic, topic_id, LOOKED_AT_MAX).items():
+        step, total = fitting(group_id), total + len(records)
         pieces = [records[at : at + step] for at in range(0, len(records), step)]
         decisions += [functools.partial(Decision, None, piece) for piece in pieces]
+    if total >= LOOKED_AT_MAX:
+        groups.deleted_topics[topic_id] = topic
+        groups.timers.set(DELETION_ALARM, moment.elapsed_ms)
     return decisions
+
+
+def go_on_deleting(groups: Groups, _group: str, _member: str, moment: Moment) -> Decision[None]:
+    """Some more offsets of a topic that was deleted."""
+    topic_id, topic = next(iter(groups.deleted_topics.items()))
+    found = groups.offsets.tombstones_of_topic(topic, topic_id, LOOKED_AT_MAX)
+    records: list[Record] = []
+    room = 1.0
+    for group_id, tombstones in found.items():
+        fits = int(room * fitting(group_id))
+        records += tombstones[:fits]
+        room -= len(tombstones) / fitting(group_id)
+        if room <= 0:
+            break
+    if not found:
+        del groups.deleted_topics[topic_id]
+    if groups.deleted_topics:
+        groups.timers.set(DELETION_ALARM, moment.elapsed_ms)
+    return Decision(records=records)
 
 
 # --- expiry

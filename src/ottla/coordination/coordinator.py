@@ -32,6 +32,7 @@ REPLAY: dict[int, Callable[[Groups, Record, int], None]] = {
 # Kind of alarm -> what to do about it, for a group and a member.
 ALARMS: dict[str, Callable[[Groups, str, str, Moment], Decision[Any]]] = {
     commits.EXPIRY: commits.expire,
+    commits.DELETION: commits.go_on_deleting,
     **classic_rebalance.ALARMS,
     **consumer.ALARMS,
 }
@@ -90,5 +91,5 @@ class Coordinator:
         return [
             decision
             for topic in delta.deleted.values()
-            for decision in commits.topic_deleted(self.groups, topic.name, topic.id)
+            for decision in commits.topic_deleted(self.groups, topic.name, topic.id, moment)
         ]

@@ -88,6 +88,8 @@ class Groups:
         self.topics_came_at = -1
         # Groups whose offsets have still to be looked at in this round of expiry.
         self.to_look_at: list[str] = []
+        # Topics that are gone and still have offsets here.
+        self.deleted_topics: dict[bytes, str] = {}
 
     @property
     def image(self) -> Image:

@@ -15,6 +15,7 @@ always the pending one: whatever was stored meanwhile takes its place.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -221,16 +222,20 @@ class Offsets:
             places.update(dict.fromkeys(self.pending[producer_id][group]))
         return [tombstone(group, *_read_place(place)) for place in places]
 
-    def tombstones_of_topic(self, topic: str, topic_id: bytes) -> dict[str, list[Record]]:
-        """What ends the offsets of a topic that was deleted, by group, unless they are about another one of that name."""
+    def tombstones_of_topic(self, topic: str, topic_id: bytes, most: int) -> dict[str, list[Record]]:
+        """What ends offsets of a topic that was deleted, by group, unless they are about another one of that name."""
         head = _topic_of(topic)
         if head not in self.topics:
             return {}
-        found: dict[str, dict[bytes, None]] = {}
-        for group, place, value in self._everything():
-            if place.startswith(head) and len(place) == len(head) + 4 and _is_about(value, topic_id):
-                found.setdefault(group, {})[place] = None
-        return {group: [tombstone(group, *_read_place(p)) for p in places] for group, places in found.items()}
+        places = (
+            (group, place)
+            for group, place, value in self._everything()
+            if place.startswith(head) and len(place) == len(head) + 4 and _is_about(value, topic_id)
+        )
+        found: dict[str, list[Record]] = {}
+        for group, place in dict.fromkeys(itertools.islice(places, most)):
+            found.setdefault(group, []).append(tombstone(group, *_read_place(place)))
+        return found
 
     def _everything(self) -> Iterator[tuple[str, bytes, bytes | None]]:
         for group, kept in self.by_group.items():
