@@ -44,7 +44,7 @@ def topic(ottla: Ottla) -> str:
 
 
 def test_settings_of_a_topic(ottla: Ottla, topic: str) -> None:
-    """ADM-07: set, show and unset; what nobody set is shown on request, with where it comes from."""
+    """Set, show and unset; what nobody set is shown on request, with where it comes from."""
     assert (
         ottla("config", "set", "topic", topic, "cleanup.policy=compact,delete")
         == f"changed topic {topic}: cleanup.policy\n"
