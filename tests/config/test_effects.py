@@ -27,6 +27,11 @@ BY_CONFIG = {
     "log.dirs",
     "log.dir",
     "metadata.log.dir",
+    *(
+        f"group.consumer.{bound}.{what}.ms"
+        for bound in ("min", "max")
+        for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
+    ),
 }
 # Looked at where they are listed, but obeyed nowhere.
 ONLY_SHOWN = {"cordoned.log.dirs"}
@@ -62,6 +67,7 @@ def test_what_is_said_to_have_an_effect_is_read_and_nothing_else() -> None:
     read = read_by_code()
     of_topics = topic_settings_in_use(read)
     stand_ins = {name for topic in of_topics for name in TOPIC_SETTINGS[topic].stand_ins}
+    stand_ins |= {name for group in read & GROUP_SETTINGS.keys() for name in GROUP_SETTINGS[group].stand_ins}
     of_logs = {"producer.id.expiration.ms"}
     assert disagreeing(TOPIC_SETTINGS, of_topics) == ([], [])
     assert disagreeing(NODE_SETTINGS, (read | stand_ins | of_logs | BY_CONFIG) - ONLY_SHOWN) == ([], [])

@@ -123,3 +123,4 @@ def test_range_puts_static_members_first_by_their_instance() -> None:
 def test_assignors_may_be_named_by_apaches_classes_and_unknown_ones_are_left_out() -> None:
     names = ["org.apache.kafka.coordinator.group.assignor.RangeAssignor", "uniform", "com.example.Mine"]
     assert named(names) == ["range", "uniform"]
+    assert named(["com.example.Mine"]) == ["uniform"]

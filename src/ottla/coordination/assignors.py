@@ -181,6 +181,6 @@ CLASSES = {
 
 
 def named(setting: list[str]) -> list[str]:
-    """The assignors of `group.consumer.assignors`, the default one first."""
+    """The assignors of `group.consumer.assignors`, the default one first. Classes that users wrote cannot be loaded here."""
     names = [CLASSES.get(name, name) for name in setting]
-    return [name for name in names if name in ASSIGNORS]
+    return [name for name in names if name in ASSIGNORS] or [UNIFORM]

@@ -47,31 +47,31 @@ group.coordinator.cached.buffer.max.bytes int  1048588             >=524288 clus
     The largest write buffer that is kept for reuse.
 
 # Consumer groups of KIP-848
-group.consumer.assignors                  list   uniform,range nonempty inert
+group.consumer.assignors                  list   uniform,range nonempty
     The assignors offered, the default first.
-group.consumer.migration.policy           string bidirectional nocase{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL} inert
+group.consumer.migration.policy           string bidirectional nocase{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
     Which changes between classic and consumer are allowed while members are there.
-group.consumer.max.size                   int    2147483647    >=1      inert
+group.consumer.max.size                   int    2147483647    >=1
     Members allowed.
-group.consumer.session.timeout.ms         int    45000         >=1      inert
+group.consumer.session.timeout.ms         int    45000         >=1
     A member silent this long is removed.
-group.consumer.min.session.timeout.ms     int    45000         >=1      inert
+group.consumer.min.session.timeout.ms     int    45000         >=1
     The least a group may set for that.
-group.consumer.max.session.timeout.ms     int    60000         >=1      inert
+group.consumer.max.session.timeout.ms     int    60000         >=1
     The most a group may set for that.
-group.consumer.heartbeat.interval.ms      int    5000          >=1      inert
+group.consumer.heartbeat.interval.ms      int    5000          >=1
     How often members are told to report.
-group.consumer.min.heartbeat.interval.ms  int    5000          >=1      inert
+group.consumer.min.heartbeat.interval.ms  int    5000          >=1
     The least a group may set for that.
-group.consumer.max.heartbeat.interval.ms  int    15000         >=1      inert
+group.consumer.max.heartbeat.interval.ms  int    15000         >=1
     The most a group may set for that.
-group.consumer.assignment.interval.ms     int    1000          >=0      cluster inert
+group.consumer.assignment.interval.ms     int    1000          >=0      cluster
     The shortest time between two assignments.
-group.consumer.min.assignment.interval.ms int    0             >=0      inert
+group.consumer.min.assignment.interval.ms int    0             >=0
     The least a group may set for that.
-group.consumer.max.assignment.interval.ms int    15000         >=0      inert
+group.consumer.max.assignment.interval.ms int    15000         >=0
     The most a group may set for that.
-group.consumer.regex.refresh.interval.ms  int    600000        >=10000  internal inert
+group.consumer.regex.refresh.interval.ms  int    600000        >=10000  internal
     How often topic patterns are evaluated again.
 
 # Share groups

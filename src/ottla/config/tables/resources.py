@@ -90,11 +90,11 @@ remote.log.delete.on.disable boolean false -    inert
 
 GROUPS = """
 # Consumer groups
-consumer.session.timeout.ms     int 45000 >=1 =group.consumer.session.timeout.ms inert
+consumer.session.timeout.ms     int 45000 >=1 =group.consumer.session.timeout.ms
     A member silent this long is removed.
-consumer.heartbeat.interval.ms  int 5000  >=1 =group.consumer.heartbeat.interval.ms inert
+consumer.heartbeat.interval.ms  int 5000  >=1 =group.consumer.heartbeat.interval.ms
     How often members are told to report.
-consumer.assignment.interval.ms int 1000  >=0 =group.consumer.assignment.interval.ms inert
+consumer.assignment.interval.ms int 1000  >=0 =group.consumer.assignment.interval.ms
     The shortest time between two assignments.
 
 # Share groups
