@@ -80,7 +80,7 @@ def _options() -> tuple[Option, ...]:
             "entity-default",
             "Default entity name for clients/users/brokers/ips (applies to corresponding entity type)",
         ),
-        takes("add-config", _addable()),
+        takes("add-config", _addable),
         takes(
             "add-config-file",
             "Path to a properties file with configs to add. See add-config for a list of valid configurations.",

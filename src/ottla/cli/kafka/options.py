@@ -39,12 +39,15 @@ class Ended(Exception):
 
 
 class Option:
-    """One option. `kind` is None for a flag, else the Java name of its argument's type."""
+    """One option. `kind` is None for a flag, else the Java name of its argument's type.
+
+    `what` may be a function: some descriptions list hundreds of settings, and most runs never show them.
+    """
 
     def __init__(
         self,
         names: str | tuple[str, ...],
-        what: str,
+        what: str | Callable[[], str],
         kind: str | None = None,
         described_as: str = "",
         *,
@@ -73,7 +76,8 @@ class Option:
         open_, close = "[]" if self.is_optional else "<>"
         inside = f"{self.kind}: {self.described_as}" if self.described_as else self.kind
         default = "" if self.default is None else f" (default: {_java_text(self.default)})"
-        return f"{names} {open_}{inside}{close}" if self.kind else names, self.what + default
+        what = self.what if isinstance(self.what, str) else self.what()
+        return f"{names} {open_}{inside}{close}" if self.kind else names, what + default
 
 
 def flag(names: str | tuple[str, ...], what: str) -> Option:
@@ -82,7 +86,7 @@ def flag(names: str | tuple[str, ...], what: str) -> Option:
 
 def takes(
     names: str | tuple[str, ...],
-    what: str,
+    what: str | Callable[[], str],
     described_as: str = "",
     *,
     kind: str = "String",

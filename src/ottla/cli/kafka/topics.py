@@ -32,15 +32,18 @@ TIMEOUT_MS = 60_000
 PAGE = 2000
 
 
-def _options() -> tuple[Option, ...]:
+def _about_config() -> str:
     from ottla.config.settings import TOPIC_SETTINGS
 
     names = "\n".join(f"\t{name}" for name, setting in sorted(TOPIC_SETTINGS.items()) if not setting.internal)
-    config = (
+    return (
         "A topic configuration override for the topic being created. The following is a list of valid configurations: "
         f"\n{names}\nSee the Kafka documentation for full details on the topic configs. It is supported only in "
         f"combination with --create.{CONFIGS_TOOL}"
     )
+
+
+def _options() -> tuple[Option, ...]:
     partitions = (
         "The number of partitions for the topic being created or altered. If not supplied with --create, the topic uses "
         "the cluster default. (WARNING: If partitions are increased for a topic that has a key, the partition logic or "
@@ -70,7 +73,7 @@ def _options() -> tuple[Option, ...]:
             "topic",
         ),
         takes("topic-id", "The topic-id to describe.", "topic-id"),
-        takes("config", config, "name=value"),
+        takes("config", _about_config, "name=value"),
         takes("delete-config", "This option is no longer supported and has been deprecated since 4.0", "name"),
         takes("partitions", partitions, "# of partitions", kind="Integer"),
         takes(
@@ -261,8 +264,6 @@ def _broker_id(text: str) -> int:
 
 
 def _configs(options: Options) -> dict[str, str]:
-    from ottla.config.topics import validate_topic_configs
-
     found = {}
     for text in options.values("config"):
         parts = [part.strip() for part in text.split("=")]
@@ -272,7 +273,10 @@ def _configs(options: Options) -> dict[str, str]:
             what = 'all configs to be added must be in the format "key=val".'
             raise Failed(f"requirement failed: Invalid topic config: {what}")
         found[parts[0]] = parts[1]
-    validate_topic_configs({name: value for name, value in found.items() if name != "remote.storage.enable"})
+    if found:
+        from ottla.config.topics import validate_topic_configs
+
+        validate_topic_configs({name: value for name, value in found.items() if name != "remote.storage.enable"})
     return found
 
 
