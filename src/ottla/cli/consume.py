@@ -17,6 +17,7 @@ from ottla.cli.text import compact, header_name, shown
 if TYPE_CHECKING:
     from ottla.client.cluster import Cluster, TopicPartition
     from ottla.client.consumer import Consumed, Consumer
+    from ottla.client.group import GroupConsumer
 
     Places = dict[TopicPartition, int]
 
@@ -26,10 +27,15 @@ EXAMPLES = """examples:
   ottla consume clicks --offset -10 --no-follow        the last ten of each partition
   ottla consume clicks --since 10m --until 2026-11-15T12:00:00Z
   ottla consume clicks --from-beginning --max-messages 5
+  ottla consume clicks --group billing                 share the partitions with others, go on where the group was
 
 Each line has topic, partition, offset, timestamp (milliseconds), key, value and headers. Keys and values that are not
 UTF-8 are shown as {"base64": "..."}. Without a place to start, only records that come from now on are shown; without
-an end, it goes on until Ctrl-C."""
+an end, it goes on until Ctrl-C. With --group, what was printed is committed, and --from-beginning counts for partitions
+of which the group has no offset."""
+
+# Options that name places; in a group, places are the group's business.
+PLACES = ("partition", "offset", "since", "to_offset", "until")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="wait for more records (default unless an end is given); --no-follow stops at what is the end now",
     )
+    parser.add_argument("-g", "--group", help="read as a member of this group")
+    parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic", help="of the group")
     parser.add_argument("--read-committed", action="store_true", help="leave out aborted and open transactions")
 
 
@@ -66,6 +74,9 @@ async def _consume(args: argparse.Namespace) -> None:
 
     if args.max_messages is not None and args.max_messages < 1:
         return
+    if args.group is not None:
+        await _consume_in_group(args)
+        return
     async with cluster_of(args) as cluster:
         start, end = await _range(args, cluster)
         consumer = Consumer(cluster, start, ends=end, read_committed=args.read_committed)
@@ -73,6 +84,21 @@ async def _consume(args: argparse.Namespace) -> None:
             await _unless_nobody_listens(_print(consumer, args.max_messages))
         finally:
             consumer.close()
+
+
+async def _consume_in_group(args: argparse.Namespace) -> None:
+    from ottla.client.cluster import EARLIEST, LATEST
+    from ottla.client.group import GroupConsumer
+
+    named = [f"--{name.replace('_', '-')}" for name in PLACES if getattr(args, name) is not None]
+    if named or args.follow is False:
+        raise Mistake(f"--group decides what is read: leave out {' and '.join(named) or '--no-follow'}")
+    async with cluster_of(args) as cluster:
+        await cluster.partition_count(args.topic)
+        reset = EARLIEST if args.from_beginning else LATEST
+        options = {"protocol": args.protocol, "reset": reset, "read_committed": args.read_committed}
+        async with GroupConsumer(cluster, args.group, [args.topic], **options) as consumer:
+            await _unless_nobody_listens(_print(consumer, args.max_messages))
 
 
 async def _unless_nobody_listens(printing: Coroutine[Any, Any, None]) -> None:
@@ -87,11 +113,14 @@ async def _unless_nobody_listens(printing: Coroutine[Any, Any, None]) -> None:
             raise
 
 
-async def _print(consumer: Consumer, records_max: int | None) -> None:
+async def _print(consumer: Consumer | GroupConsumer, records_max: int | None) -> None:
+    from ottla.client.consumer import Consumer
+
     left = records_max
-    while consumer.open_partitions():
+    while not isinstance(consumer, Consumer) or consumer.open_partitions():
         records = await consumer.fetch()
         if left is not None:
+            _put_back(consumer, records[left:])
             records = records[:left]
             left -= len(records)
         if records:
@@ -99,6 +128,14 @@ async def _print(consumer: Consumer, records_max: int | None) -> None:
             sys.stdout.buffer.flush()
         if left == 0:
             return
+
+
+def _put_back(consumer: Consumer | GroupConsumer, records: list[Consumed]) -> None:
+    """What is not printed must not be committed."""
+    from ottla.client.cluster import TopicPartition
+
+    for record in reversed(records):
+        consumer.seek(TopicPartition(record.topic, record.partition), record.offset)
 
 
 async def _range(args: argparse.Namespace, cluster: Cluster) -> tuple[Places, Places | None]:

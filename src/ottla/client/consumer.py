@@ -162,6 +162,7 @@ class Consumer:
         for connection, part in (await self.cluster.by_leader(self.open_partitions())).items():
             if connection not in self._fetches:
                 task = asyncio.get_running_loop().create_task(self._ask(connection, part))
+                task.add_done_callback(_heard)
                 self._fetches[connection] = Fetch(part, task)
         if self._fetches:
             tasks = [fetch.task for fetch in self._fetches.values()]
@@ -256,6 +257,12 @@ class Consumer:
                 if record.offset >= position and (end is None or record.offset < end):
                     records.append(Consumed._make((*where, *record, kind)))
         return records
+
+
+def _heard(task: asyncio.Task[FetchResponse]) -> None:
+    """Nobody may be left to ask for the answer, and then nobody minds what went wrong with it."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Aborted:

@@ -1,0 +1,181 @@
+"""`ottla group`, `offsets`, `perf`, and `consume --group`, as people type them, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla.cli.main import main
+from ottla.client.admin import Admin
+from ottla.client.cluster import Cluster
+from ottla.client.producer import Producer
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """For a topic and its group."""
+    return f"verbs-{os.getpid()}-{next(NUMBERS)}-{random.randrange(1 << 32):x}"
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def ottla(broker: str, *words: str, code: int = 0) -> Done:
+    """A process of its own for what writes to a descriptor; the others run in this one, which is faster."""
+    done = (_process if words[0] == "consume" else _here)([*words, "-b", broker])
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def _process(words: list[str]) -> Done:
+    command = [sys.executable, "-m", "ottla.cli.main", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _here(words: list[str]) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def as_json(broker: str, *words: str, code: int = 0) -> Any:
+    return json.loads(ottla(broker, *words, "--json", code=code).stdout)
+
+
+def filled(broker: str, topic: str, partitions: int = 2, count: int = 10) -> None:
+    async def fill() -> None:
+        async with Cluster(broker) as cluster:
+            await Admin(cluster).create_topic(topic, partitions=partitions)
+            async with Producer(cluster) as producer:
+                for n in range(partitions * count):
+                    await producer.post(topic, b"%d" % n, partition=n % partitions)
+
+    asyncio.run(fill())
+
+
+def offsets_of(broker: str, group: str) -> dict[int, int]:
+    (described,) = as_json(broker, "group", "describe", group)
+    return {row["partition"]: row["committed"] for row in described["partitions"]}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_where_it_stopped(broker: str, name: str, protocol: str) -> None:
+    """OFF-03: what was printed is committed, and nothing else: the second run begins with the next record."""
+    filled(broker, name, partitions=1)
+    group = ["consume", name, "--group", name, "--protocol", protocol, "--from-beginning"]
+    first, second = (ottla(broker, *group, "-n", "4").stdout.splitlines() for _ in range(2))
+    assert [json.loads(line)["offset"] for line in first + second] == list(range(8))
+    (described,) = as_json(broker, "group", "describe", name)
+    assert (described["kind"], described["state"], described["lag"]) == (protocol, "Empty", 2)
+    assert {"group": name, "kind": protocol, "protocol": "consumer", "state": "Empty"} in as_json(
+        broker, "group", "list"
+    )
+    text = ottla(broker, "group", "describe", name).stdout
+    assert f"{name}  {protocol}  Empty  members 0  lag 2" in text
+
+
+def test_resets(broker: str, name: str) -> None:
+    """OFF-10: shown first, done with --execute, and never outside the log."""
+    filled(broker, name)
+    reset = ["group", "reset", name]
+    plan = ottla(broker, *reset, "--topic", name, "--to-offset", "7")
+    assert "nothing was changed" in plan.stdout
+    ottla(broker, *reset, "--topic", name, "--to-offset", "7", "--execute")
+    assert offsets_of(broker, name) == {0: 7, 1: 7}
+    done = as_json(broker, *reset, "--all-topics", "--shift", "9", "--execute")
+    assert [(row["before"], row["after"]) for row in done["offsets"]] == [(7, 10), (7, 10)]
+    assert "higher than latest offset" in done["notes"][0]
+    ottla(broker, *reset, "--topic", f"{name}:1", "--to", "earliest", "--execute")
+    ottla(broker, *reset, "--topic", f"{name}:0", "--to", "1h", "--execute")
+    assert offsets_of(broker, name) == {0: 0, 1: 0}
+    for wrong in (["--to", "latest"], ["--topic", f"{name}:9", "--to", "latest"], ["--topic", name, "--to", "soon"]):
+        ottla(broker, *reset, *wrong, code=2)
+
+
+def test_a_group_with_members_is_left_alone(broker: str, name: str) -> None:
+    """OFF-10: exit code 1, and the reason in one line."""
+    filled(broker, name, partitions=1, count=1)
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.cli.main",
+        "consume",
+        name,
+        "--group",
+        name,
+        "--from-beginning",
+        "-b",
+        broker,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        try:
+            assert reader.stdout is not None and json.loads(reader.stdout.readline())["offset"] == 0
+            refused = ottla(broker, "group", "reset", name, "--topic", name, "--to", "earliest", "--execute", code=1)
+            assert "only while nobody is in it" in refused.stderr and len(refused.stderr.splitlines()) == 1
+            assert as_json(broker, "group", "delete", name, code=1) == {
+                "group": name,
+                "deleted": False,
+                "error": "NON_EMPTY_GROUP",
+            }
+            (described,) = as_json(broker, "group", "describe", name)
+            assert [member["partitions"] for member in described["members"]] == [[[name, 0]]]
+        finally:
+            reader.terminate()
+
+
+def test_groups_and_their_offsets_are_forgotten(broker: str, name: str) -> None:
+    filled(broker, name)
+    ottla(broker, "group", "reset", name, "--topic", name, "--to", "latest", "--execute")
+    assert ottla(broker, "group", "delete", name, "--topic", f"{name}:0").stdout == f"deleted {name}\n"
+    assert offsets_of(broker, name) == {1: 10}
+    ottla(broker, "group", "delete", name)
+    missing = ottla(broker, "group", "describe", name, code=1)
+    assert "GROUP_ID_NOT_FOUND" in missing.stderr
+
+
+def test_offsets_of_topics(broker: str, name: str) -> None:
+    filled(broker, name)
+    rows = as_json(broker, "offsets", "show", name, "--at", "1h")
+    assert rows == [{"topic": name, "partition": p, "begin": 0, "end": 10, "at": 0} for p in range(2)]
+    assert as_json(broker, "offsets", "trim", f"{name}:1", "--before", "4") == [
+        {"topic": name, "partition": 1, "begin": 4}
+    ]
+    ottla(broker, "offsets", "trim", f"{name}:0", "--before", "end")
+    shown = ottla(broker, "offsets", "show", name).stdout.split()
+    assert shown == ["topic", "partition", "begin", "end", name, "0", "10", "10", name, "1", "4", "10"]
+    ottla(broker, "offsets", "trim", name, "--before", "soon", code=2)
+
+
+def test_perf(broker: str, name: str) -> None:
+    wrote = as_json(broker, "perf", "produce", name, "-n", "2000", "-s", "50", "--rate", "20000", "-z", "lz4")
+    assert wrote["records"] == 2000 and 0 < wrote["p50_ms"] <= wrote["max_ms"] and wrote["requests"] > 1
+    read = as_json(broker, "perf", "consume", name, "-n", "2000")
+    assert read["records"] == 2000 and read["records_per_second"] > 0
+    assert "records per second" in ottla(broker, "perf", "consume", name, "-n", "500").stdout
+    too_few = as_json(broker, "perf", "consume", name, "-n", "9999", "--timeout", "1", code=1)
+    assert too_few["records"] == 2000
+    ottla(broker, "perf", "produce", name, "-n", "0", code=2)
+
+
+def test_what_a_group_decides_cannot_be_said(broker: str, name: str) -> None:
+    for words in (["--offset", "3"], ["--no-follow"], ["-p", "0"]):
+        refused = ottla(broker, "consume", name, "--group", name, *words, code=2)
+        assert "--group decides what is read" in refused.stderr
