@@ -16,6 +16,7 @@ Racks play no part, as in Apache Kafka 4.3.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
@@ -130,13 +131,20 @@ def _spread(owners: Owners, members: Candidates, partitions: Counts) -> None:
     # Topics with few subscribers first: the others can make up for it.
     order = sorted(subscribers, key=lambda topic_id: (len(subscribers[topic_id]), topic_id))
     for topic_id in order:
-        for index in range(partitions[topic_id]):
-            if (topic_id, index) not in owners:
-                least = min(subscribers[topic_id], key=lambda m: (load[m], m))
-                owners[topic_id, index] = least
-                load[least] += 1
+        _hand_out(topic_id, owners, subscribers[topic_id], load, partitions)
     while sum(_even_out(topic_id, owners, subscribers[topic_id], load, partitions) for topic_id in order):
         pass
+
+
+def _hand_out(topic_id: bytes, owners: Owners, among: list[str], load: dict[str, int], partitions: Counts) -> None:
+    poorest = [(load[member_id], member_id) for member_id in among]
+    heapq.heapify(poorest)
+    for index in range(partitions[topic_id]):
+        if (topic_id, index) not in owners:
+            size, member_id = poorest[0]
+            owners[topic_id, index] = member_id
+            load[member_id] = size + 1
+            heapq.heapreplace(poorest, (size + 1, member_id))
 
 
 def _even_out(topic_id: bytes, owners: Owners, among: list[str], load: dict[str, int], partitions: Counts) -> bool:
