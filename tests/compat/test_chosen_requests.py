@@ -13,6 +13,7 @@ import pytest
 from apache import kafka
 from compat.chosen_admin import ADMIN
 from compat.chosen_commits import COMMITS
+from compat.members_commits import with_members
 from compat.peers import (
     COMPACTED_ID,
     COMPACTED_TOPIC,
@@ -24,6 +25,7 @@ from compat.peers import (
     Peer,
     asking,
     compare,
+    difference,
     make_batch,
     two_brokers,
 )
@@ -389,4 +391,13 @@ def test_same_answers_to_chosen_requests(api: str, peers: tuple[Peer, Peer]) -> 
             text = compare(asking(key, version, **values), peers, settle=api in ("create_topics", "metadata"))
             if text:
                 found.append(f"{api} v{version}: {text}\n    {values}")
+    assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)
+
+
+def test_same_answers_about_groups_with_members(peers: tuple[Peer, Peer]) -> None:
+    """OFF-10: who may commit and read what, and what administrators may do while members are there and afterwards."""
+    ours, theirs = (with_members(peer) for peer in peers)
+    assert [row[:2] for row in ours] == [row[:2] for row in theirs]
+    answers = enumerate(zip(ours, theirs, strict=True))
+    found = [f"{n}: api {a[0]} v{a[1]}: {text}" for n, (a, b) in answers if (text := difference(a[2], b[2]))]
     assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)

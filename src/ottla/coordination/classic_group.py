@@ -31,11 +31,11 @@ from ottla.coordination.groups import CLASSIC, CheckPartition, Groups
 from ottla.coordination.machine import Moment, Waiter
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import GroupMetadataKey, GroupMetadataValue, Record
-from ottla.wire.codec import Malformed
+from ottla.wire.codec import Malformed, decode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import Chance
 from ottla.wire.messages.groups import JoinGroupResponse
-from ottla.wire.messages.subscriptions import ConsumerProtocolSubscription, unpacked
+from ottla.wire.messages.subscriptions import VERSION_BYTES, ConsumerProtocolSubscription
 
 EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
@@ -345,9 +345,12 @@ class ClassicGroup:
         return self._topics
 
     def _read_subscriptions(self) -> frozenset[str] | None:
+        """Whatever their versions are, they begin as version 0 does."""
         subscriptions = (member.subscription(self.protocol) for member in self.members.values())
         try:
-            read = [unpacked(ConsumerProtocolSubscription, subscription) for subscription in subscriptions]
+            read = [
+                decode(ConsumerProtocolSubscription, said, 0, VERSION_BYTES, trailing=True) for said in subscriptions
+            ]
         except Malformed:
             return None
         return frozenset(topic for subscription in read for topic in subscription.topics)
