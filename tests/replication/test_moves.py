@@ -27,7 +27,7 @@ from ottla.wire.messages.cluster import DescribeLogDirsRequest
 from ottla.wire.messages.placement import AlterReplicaLogDirsRequest
 from ottla.wire.messages.topics import DeleteTopicsRequest
 from ottla.wire.records import Record, build
-from served import Client, Served, batch, serving, values
+from served import Client, Served, batch, heads, serving, values
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "log"))
 from crashing import Stage, read_all
@@ -401,6 +401,49 @@ async def test_a_log_that_loses_its_beginning_faster_than_it_is_copied(tmp_path:
         await arrived(served)
         assert (partition.log.start_offset, partition.log.end_offset) == (6, 6)
         assert (await client.produce("t", batch(b"v"))).base_offset == 6
+
+
+def numbered(offset: int, epoch: int) -> bytes:
+    """A batch that has its place already."""
+    data = bytearray(batch(b"at %d" % offset))
+    data[:8], data[12:16] = offset.to_bytes(8, "big"), epoch.to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("end", [31, 40])
+@on_loop
+async def test_holes_that_compaction_left_come_along(tmp_path: Path, end: int) -> None:
+    """Between batches, between segments, and behind the last of them."""
+    async with serving(tmp_path, two(tmp_path)) as served:
+        await served.topic("t", cleanup_policy="compact")
+        client = await served.connect()
+        partition = served.partition("t")
+        log = partition.log
+        for offset in (3, 4, 10, 20, 30):
+            log.append(memoryview(numbered(offset, partition.leader_epoch)), Origin.REPLICATION, 0, NOW_MS)
+            log.publish()
+            if offset in (4, 20):
+                log.roll()
+        if end > log.end_offset:
+            log.roll(end)
+            log.end_offset = log.staged_end = end
+        partition.settle()
+        found = await read_all_with_holes(log)
+        assert await ask(client, elsewhere(served)) == [0]
+        await arrived(served)
+        assert partition.log is not log and partition.log.end_offset == end
+        assert await read_all_with_holes(partition.log) == found
+        assert (await client.produce("t", batch(b"next"))).base_offset == end
+
+
+async def read_all_with_holes(log: Any) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = log.start_offset
+    while (located := await log.read(offset, 1, log.end_offset)).size:
+        data = located.read()
+        found += values(data)
+        offset = heads(data)[-1].next_offset
+    return found
 
 
 @on_loop

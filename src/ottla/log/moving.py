@@ -155,6 +155,10 @@ class Copy:
         log.configure(source.settings)
         assert log.end_offset == source.end_offset and log.start_offset == source.start_offset
 
+    async def close(self) -> None:
+        """Leave behind what a clean stop leaves: another release, or Apache Kafka, may go on with it."""
+        await self.home.disk.away(self.log.close)
+
     async def drop(self) -> None:
         """The copy is not wanted any more."""
         log = self.log

@@ -148,8 +148,8 @@ class Moves:
                 arrived = await self._arrive(move)
             if arrived:
                 log_.info("%s moved to %s", name, path)
-            elif move.has_begun and not move.stays:
-                await move.copy.drop()
+            elif move.has_begun:
+                await (move.copy.close() if move.stays else move.copy.drop())
         except (OSError, KafkaError) as error:
             log_.error("%s could not be moved to %s: %s", name, path, error)
             if move.partition.log is not move.copy.log:
