@@ -21,13 +21,14 @@ from functools import partial
 from pathlib import Path
 
 from apache import kafka
-from bench import drivers, report
+from bench import drivers, groups, report
 from bench.lines import LINES
 from bench.scenes import QUICK, SCENES, Size, Tally
 from harness import TREE, DidNotStart, Node, Server
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FILES_WANTED = 65_536
+PLAYED = {**SCENES, "groups": (groups.groups, groups.LINES)}
 
 Values = dict[str, dict[str, list[float]]]
 
@@ -86,7 +87,7 @@ def measure(options: argparse.Namespace) -> tuple[Values, Values]:
     size = QUICK if options.quick else Size(repeats=options.repeat or 3)
     measured: Values = {name: {} for name in servers}
     costs: Values = {name: {} for name in servers}
-    for scene, (play, lines) in SCENES.items():
+    for scene, (play, lines) in PLAYED.items():
         if not wanted & lines:
             continue
         for name in servers:

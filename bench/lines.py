@@ -50,6 +50,10 @@ LINES = [
     Line("partitions-memory", "10,000 idle partitions, memory", "MB"),
     Line("partitions-cpu", "10,000 idle partitions, processor", "%"),
     Line("connections-memory", "5,000 idle connections, memory above base", "MB", own_goal="<= 60"),
+    Line("groups-commit-cpu", "2,000 groups commit once a second, processor", "%", own_goal="<= 40"),
+    Line("groups-churn-settled", "200 members, settled after a minute of coming and going", "s", own_goal="<= 10"),
+    Line("offsets-load", "1 M committed offsets, from serving to all told", "s", "<= 2"),
+    Line("offsets-restart", "1 M committed offsets, from start to all told", "s", "<= 2"),
     Line("append-growth", "append cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
     Line("tail-read-growth", "tail read cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
 ]

@@ -39,9 +39,13 @@ class Size:
     big_messages: int = 10_000_000
     partitions: int = 10_000
     connections: int = 5_000
+    groups: int = 2_000
+    members: int = 200
+    churn_seconds: float = 60.0
+    offsets: int = 1_000_000
 
 
-QUICK = Size(1, 300_000, 60_000, 1.0, 1.0, 100_000, 500_000, 500, 500)
+QUICK = Size(1, 300_000, 60_000, 1.0, 1.0, 100_000, 500_000, 500, 500, 200, 20, 5.0, 50_000)
 
 
 @dataclass
