@@ -21,7 +21,7 @@ import pytest
 
 from apache import kafka
 from apache.tools import ApacheTools, Ran
-from harness import Node, stop_all
+from harness import HOST, Node, free_port, stop_all
 
 pytestmark = pytest.mark.apache
 
@@ -51,7 +51,12 @@ NO_GAP = re.compile(r"  -1 is followed by \d+")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    made = Node(tmp_path_factory.mktemp("tools") / "data", settings={"log.index.interval.bytes": "200"})
+    port, controller = free_port(), f"{HOST}:{free_port()}"
+    settings = {
+        "log.index.interval.bytes": "200",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{controller}",
+    }
+    made = Node(tmp_path_factory.mktemp("tools") / "data", port, settings)
     try:
         made.start()
         yield made
@@ -83,6 +88,7 @@ def lines_of(name: str) -> list[str]:
 
 def words_of(line: str, node: Node, scratch: Path) -> list[str]:
     line = line.replace("@S", "--bootstrap-server @B").replace("@B", node.address)
+    line = line.replace("@C", node.settings["listeners"].rpartition("CONTROLLER://")[2])
     return shlex.split(line.replace("@D", str(node.directory)).replace("@T", str(scratch)))
 
 
@@ -255,6 +261,11 @@ def test_cluster(node: Node, apache_tools: ApacheTools, scratches: tuple[Path, P
     check("cluster", node, apache_tools, scratches)
 
 
+def test_controllers(node: Node, apache_tools: ApacheTools, scratches: tuple[Path, Path]) -> None:
+    """CLI-18: by --bootstrap-controller, where only controllers are known."""
+    check("controllers", node, apache_tools, scratches)
+
+
 def test_elections(node: Node, apache_tools: ApacheTools, scratches: tuple[Path, Path]) -> None:
     """CLI-18: kafka-leader-election.sh where every partition has its preferred leader."""
     check("elections", node, apache_tools, scratches)
@@ -268,6 +279,24 @@ def test_reassignments(node: Node, apache_tools: ApacheTools, scratches: tuple[P
 def test_storage(node: Node, apache_tools: ApacheTools, scratches: tuple[Path, Path]) -> None:
     """CLI-13, CLI-18: formatting, in the ways of fixed and of dynamic quorums, and looking at what is there."""
     check("storage", node, apache_tools, scratches)
+
+
+def test_apache_runs_on_what_we_formatted(tmp_path: Path) -> None:
+    """CLI-13: the directory that our tool made is taken by Apache Kafka, with the cluster id it was given."""
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    server = kafka.Apache(tmp_path / "data")
+    server.write_properties()
+    made = ours("kafka-storage", "format", "-c", str(server.properties), "-t", "oIcMcLSdRpCJpUo-BxwAXQ", "--standalone")
+    assert made.code == 0, made.err
+    try:
+        server.start()
+        shown = ours("kafka-cluster", "cluster-id", "--bootstrap-server", server.address)
+        assert shown.out == "Cluster ID: oIcMcLSdRpCJpUo-BxwAXQ\n"
+        quorum = ours("kafka-metadata-quorum", "--bootstrap-server", server.address, "describe", "--status")
+        assert '"id": 1' in quorum.out and f"CONTROLLER://{HOST}:{server.controller_port}" in quorum.out
+    finally:
+        stop_all([server])
 
 
 def test_dumps(node: Node, apache_tools: ApacheTools, scratches: tuple[Path, Path]) -> None:

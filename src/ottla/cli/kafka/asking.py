@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ottla.cli.kafka.controllers_side import Controllers
 from ottla.client.cluster import Cluster
 from ottla.client.connection import check
 from ottla.wire.errors import Error, KafkaError
@@ -27,6 +28,13 @@ async def ask(cluster: Cluster, request: Message, node_id: int | None = None) ->
     """The answer of one broker, or of any."""
     connection = await (cluster.any() if node_id is None else cluster.broker(node_id))
     return await connection.request(request)
+
+
+async def node_ids(cluster: Cluster) -> list[int]:
+    """The brokers that live; or the controllers, where only those are asked."""
+    if isinstance(cluster, Controllers):
+        return sorted(cluster.brokers)
+    return sorted(broker.node_id for broker in (await cluster.metadata([])).brokers)
 
 
 async def topic_ids(cluster: Cluster, *, internal: bool = True) -> dict[str, bytes]:

@@ -55,7 +55,8 @@ def _run(args: argparse.Namespace) -> int:
         else:
             await actions[args.command](cluster, args)
 
-    with_cluster(args.bootstrap_server or args.bootstrap_controller, args.command_config or args.config, work)
+    bootstrap, config = args.bootstrap_server or args.bootstrap_controller, args.command_config or args.config
+    with_cluster(bootstrap, config, work, controllers=bool(args.bootstrap_controller))
     return 0
 
 

@@ -66,7 +66,7 @@ async def existing(cluster: Cluster, kind: str) -> list[str]:
     if kind == "topics":
         return list(await asking.topic_ids(cluster))
     if kind in ("brokers", "broker-loggers"):
-        return [str(broker.node_id) for broker in (await cluster.metadata([])).brokers]
+        return [str(node_id) for node_id in await asking.node_ids(cluster)]
     if kind == "groups":
         groups = [group.group_id for group in (await asking.ask(cluster, ListGroupsRequest())).groups]
         return list(dict.fromkeys([*groups, *await _with_settings(cluster, asking.GROUP)]))

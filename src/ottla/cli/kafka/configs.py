@@ -143,7 +143,8 @@ def _run(options: Options, words: Sequence[str]) -> int:
             return 1
         return 0
 
-    return with_cluster(bootstrap, options.value("command-config"), work)
+    by_controller = options.has("bootstrap-controller")
+    return with_cluster(bootstrap, options.value("command-config"), work, controllers=by_controller)
 
 
 async def _act(cluster: Cluster, options: Options, entities: Entities) -> None:

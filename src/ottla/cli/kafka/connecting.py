@@ -40,8 +40,8 @@ def properties_of(path: str | None) -> dict[str, str]:
         raise NoSuchFile(path)
 
 
-def cluster_of(bootstrap: str, settings: Mapping[str, str] | None = None) -> Cluster:
-    """The cluster behind these addresses."""
+def cluster_of(bootstrap: str, settings: Mapping[str, str] | None = None, *, controllers: bool = False) -> Cluster:
+    """The cluster behind these addresses: those of brokers, or of controllers."""
     from ottla.client.cluster import Cluster
 
     settings = settings or {}
@@ -49,7 +49,12 @@ def cluster_of(bootstrap: str, settings: Mapping[str, str] | None = None) -> Clu
     if protocol.upper() != "PLAINTEXT":
         raise Failed(f"security.protocol={protocol}: these tools connect by PLAINTEXT only")
     _check_addresses(bootstrap)
-    return Cluster(bootstrap, client_id=settings.get("client.id", CLIENT_ID), budget_s=BUDGET_SECONDS)
+    kind = Cluster
+    if controllers:
+        from ottla.cli.kafka.controllers_side import Controllers
+
+        kind = Controllers
+    return kind(bootstrap, client_id=settings.get("client.id", CLIENT_ID), budget_s=BUDGET_SECONDS)
 
 
 def _check_addresses(bootstrap: str) -> None:
@@ -64,11 +69,13 @@ def _check_addresses(bootstrap: str) -> None:
         raise Failed("Failed to create new KafkaAdminClient\nNo bootstrap urls given in bootstrap.servers")
 
 
-def with_cluster(bootstrap: str, config_path: str | None, work: Callable[[Cluster], Awaitable[T]]) -> T:
+def with_cluster(
+    bootstrap: str, config_path: str | None, work: Callable[[Cluster], Awaitable[T]], *, controllers: bool = False
+) -> T:
     """Connect, do the work, disconnect."""
     import asyncio
 
-    cluster = cluster_of(bootstrap, properties_of(config_path))
+    cluster = cluster_of(bootstrap, properties_of(config_path), controllers=controllers)
 
     async def connected() -> T:
         async with cluster:

@@ -92,7 +92,7 @@ def _with_cluster(args: argparse.Namespace) -> None:
         else:
             await _update(cluster, args, updates)
 
-    with_cluster(bootstrap, args.command_config, work)
+    with_cluster(bootstrap, args.command_config, work, controllers=bool(args.bootstrap_controller))
 
 
 async def _describe(cluster: Cluster, node_id: int | None) -> None:

@@ -58,7 +58,8 @@ def _run(args: argparse.Namespace) -> int:
             "You must supply the configuration file of the controller you are adding when using add-controller."
         )
     action = _describe(args) if args.command == "describe" else _change(args)
-    with_cluster(args.bootstrap_server or args.bootstrap_controller, args.command_config, action)
+    bootstrap = args.bootstrap_server or args.bootstrap_controller
+    with_cluster(bootstrap, args.command_config, action, controllers=bool(args.bootstrap_controller))
     return 0
 
 
@@ -94,10 +95,10 @@ async def quorum_of(cluster: Cluster) -> DescribeQuorumResponse:
 
 
 async def _print_status(cluster: Cluster, answer: DescribeQuorumResponse) -> None:
-    from ottla.cli.kafka.asking import ask
-    from ottla.wire.messages.cluster import DescribeClusterRequest
+    from ottla.cli.kafka.asking import node_ids
 
-    cluster_id = (await ask(cluster, DescribeClusterRequest())).cluster_id
+    await node_ids(cluster)  # by which the cluster's own id is learned
+    cluster_id = cluster.cluster_id
     partition = answer.topics[0].partitions[0]
     leader = next(voter for voter in partition.current_voters if voter.replica_id == partition.leader_id)
     last = min(partition.current_voters, key=lambda voter: voter.log_end_offset)

@@ -157,7 +157,8 @@ def _run(options: Options) -> int:
             return 1
         return 0
 
-    return with_cluster(bootstrap, options.value("command-config"), work)
+    by_controller = options.has("bootstrap-controller")
+    return with_cluster(bootstrap, options.value("command-config"), work, controllers=by_controller)
 
 
 def _java(error: Exception) -> str:
