@@ -203,6 +203,41 @@ def _until(done: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.1)
 
 
+def test_what_has_settings(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-714, KIP-1142: subscriptions to client metrics, and settings of groups, listed and described."""
+    metrics = ("kafka-client-metrics", "@")
+    assert same(brokers, *metrics, "--alter", "--name", "m", "--interval", 5000, "--metrics", "a.b").code == 0
+    assert same(brokers, *metrics, "--list").out == "m"
+    assert same(brokers, *metrics, "--describe", "--name", "m").code == 0
+    assert same(brokers, *metrics, "--delete", "--name", "m").code == 0
+    assert same(brokers, *metrics, "--list").out == ""
+    group = ("kafka-configs", "@", "--entity-type", "groups", "--entity-name", "g")
+    setting = "consumer.session.timeout.ms"
+    assert same(brokers, *group, "--alter", "--add-config", f"{setting}=50000").code == 0
+    assert same(brokers, *group, "--alter", "--add-config", f"{setting}=1").code == 1
+    assert "50000" in same(brokers, *group, "--describe").out
+    assert same(brokers, "kafka-configs", "@", "--describe", "--entity-type", "groups").code == 0
+    assert same(brokers, *group, "--alter", "--delete-config", setting).code == 0
+    for kind in ("topics", "brokers", "client-metrics"):
+        assert same(brokers, "kafka-configs", "@", "--describe", "--entity-type", kind).code == 0
+
+
+def test_producers_of_a_partition(brokers: tuple[Broker, Broker]) -> None:
+    """KIP-664: kafka-transactions describe-producers, after an idempotent producer wrote."""
+    for broker in brokers:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.server.address, "enable.idempotence": True})
+        producer.produce("t", b"v", partition=1)
+        assert producer.flush(20) == 0
+    told = [
+        broker.run("kafka-transactions", "@", "describe-producers", "--topic", "t", "--partition", index)
+        for index in (0, 1)
+        for broker in brokers
+    ]
+    rows = [re.sub(r"\d{13}", "TIME", ran.out).splitlines()[1:] for ran in told]
+    assert rows[0] == rows[1] == [], "nobody wrote to the first"
+    assert rows[2] == rows[3] and len(rows[2]) == 1
+
+
 KINDS = {"topics": (2, "t"), "this broker": (4, "1"), "all brokers": (4, ""), "metrics": (16, "m"), "groups": (32, "g")}
 VALUES = [
     "",
