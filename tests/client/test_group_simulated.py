@@ -56,6 +56,7 @@ class Play:
         await asyncio.sleep(0.5)
         await self.boot()
         await self.cluster.client("writer", self.write(RECORDS))
+        await asyncio.sleep(2 * self.loop.chance("when").random())  # it may have read what it has not committed
         self.loop.kill("m2")
         self.loop.network.reset("m1", NODE)
         await self.cluster.client("writer", self.write(2 * RECORDS))
