@@ -32,7 +32,7 @@ from ottla.wire.messages.groups import (
 )
 
 GROUP, TRANSACTION, SHARE = range(3)
-MANY_KEYS = 4
+MANY_KEYS, SHARE_KEYS = 4, 6
 
 Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -54,15 +54,18 @@ async def find_coordinator(request: FindCoordinatorRequest, ctx: Context) -> Fin
 
 async def _coordinator(key: str, kind: int, ctx: Context) -> Coordinator:
     try:
-        if kind not in (GROUP, TRANSACTION, SHARE):
+        if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and not _names_share_partition(key, ctx)):
             raise KafkaError(Error.INVALID_REQUEST)
         if kind != GROUP:
-            raise KafkaError(
-                Error.COORDINATOR_NOT_AVAILABLE, "transactions and share groups are not coordinated here yet"
-            )
+            raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, "only groups are coordinated here")
         return await _coordinator_of_group(key, ctx)
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
+
+
+def _names_share_partition(key: str, ctx: Context) -> bool:
+    """Whether it reads group:topic id:partition."""
+    return ctx.version >= SHARE_KEYS and len(parts := key.split(":")) == 3 and all(parts)
 
 
 async def _coordinator_of_group(key: str, ctx: Context) -> Coordinator:
