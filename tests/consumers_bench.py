@@ -1,7 +1,8 @@
 """Consumers of KIP-848 without sockets: each remembers what it was told, as a real one does, and uses what it was given.
 
-`Crowd` is a bench with topics and consumers on it. A consumer's `uses` is what it would read from at this moment: it drops
-what an answer leaves out before it says so, and takes up what an answer adds.
+`Crowd` is a bench with topics and consumers on it. A consumer's `uses` is what it would read from at this moment. It drops
+what an answer leaves out before it says so, and then takes up what the answer adds; a slow one goes on with what it had
+until `catch_up`, and says nothing about it meanwhile.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Consumer:
         self.regex = regex
         self.epoch = 0
         self.uses: set[tuple[bytes, int]] = set()
+        self.told: set[tuple[bytes, int]] | None = None  # what it is to use, and does not yet
 
     # --- speaking
 
@@ -120,30 +122,40 @@ class Consumer:
     # --- living
 
     def join(self) -> Consumer:
-        self.epoch, self.uses = 0, set()
+        self._begin_anew()
         self._heed(self.send(self.full()))
         return self
 
-    def beat(self, is_lost: bool = False) -> None:
-        """A heartbeat that says what the consumer owns; its answer may be lost on the way."""
-        reply = self.send(self.full() if self.epoch == 0 else self.request(topic_partitions=self.owned()))
+    def beat(self, is_lost: bool = False, is_slow: bool = False) -> None:
+        """A heartbeat that says what the consumer owns; its answer may be lost on the way, or heeded late."""
+        owned = self.owned() if self.told is None else None
+        reply = self.send(self.full() if self.epoch == 0 else self.request(topic_partitions=owned))
         if not is_lost:
-            self._heed(reply)
+            self._heed(reply, is_slow)
+
+    def catch_up(self) -> None:
+        if self.told is not None:
+            self.uses, self.told = self.told, None
+
+    def _begin_anew(self) -> None:
+        self.epoch, self.uses, self.told = 0, set(), None
 
     def leave(self) -> None:
         epoch = -1 if self.instance_id is None else -2
         assert not isinstance(self.send(self.request(member_epoch=epoch)), KafkaError)
         self.uses = set()
 
-    def _heed(self, reply: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
+    def _heed(self, reply: ConsumerGroupHeartbeatResponse | KafkaError, is_slow: bool = False) -> None:
         if isinstance(reply, KafkaError):
             assert reply.error in (Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID, Error.GROUP_ID_NOT_FOUND), reply
-            self.epoch, self.uses = 0, set()
+            self._begin_anew()
             return
         assert reply.member_epoch >= self.epoch
         self.epoch = reply.member_epoch
         if reply.assignment is not None:
-            self.uses = {(t.topic_id, p) for t in reply.assignment.topic_partitions for p in t.partitions}
+            self.told = {(t.topic_id, p) for t in reply.assignment.topic_partitions for p in t.partitions}
+        if not is_slow:
+            self.catch_up()
 
     def partitions(self, topic: str = "t") -> list[int]:
         return sorted(partition for of, partition in self.uses if of == topic_id(topic))

@@ -21,7 +21,7 @@ class Members(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.crowd = Crowd(TOPICS)
+        self.crowd = Crowd(TOPICS, group_consumer_assignment_interval_ms=0)
         self.alive: list[Consumer] = []
         self.count = 0
         self.epoch = 0
@@ -38,10 +38,15 @@ class Members(RuleBasedStateMachine):
         self.alive.append(consumer)
         return consumer
 
-    @rule(member=members, is_lost=st.booleans())
-    def beat(self, member: Consumer, is_lost: bool) -> None:
+    @rule(member=members, is_lost=st.booleans(), is_slow=st.booleans())
+    def beat(self, member: Consumer, is_lost: bool, is_slow: bool) -> None:
         if member in self.alive:
-            member.beat(is_lost)
+            member.beat(is_lost, is_slow)
+
+    @rule(member=members)
+    def catch_up(self, member: Consumer) -> None:
+        if member in self.alive:
+            member.catch_up()
 
     @rule(member=members)
     def everybody_beats_but_one(self, member: Consumer) -> None:
@@ -80,7 +85,7 @@ class Members(RuleBasedStateMachine):
         self.crowd.pass_ms(seconds * 1000)
         for member in self.alive:
             if member.id not in self.known():
-                member.epoch, member.uses = 0, set()
+                member._begin_anew()
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
     def grow(self, topic: str) -> None:
