@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.cli.dump.jsonform import as_json, text
-from ottla.wire.codec import decode
+from ottla.wire.codec import Malformed, decode
 from ottla.wire.messages.quorum import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -25,7 +25,10 @@ NOTES: dict[int, tuple[str, type[Message]]] = {
 
 
 def control_message(record: Record) -> tuple[str, Message, int] | None:
-    """A note of the quorum: how it is called, what it says, and in which version; None for ends of transactions."""
+    """A note of the quorum: how it is called, what it says, and in which version; None for ends of transactions.
+
+    Malformed if it cannot be read.
+    """
     note = NOTES.get(control_type(record.key))
     if note is None or record.value is None:
         return None
@@ -40,7 +43,10 @@ def control_text(record: Record) -> str:
     kind = control_type(record.key)
     if kind in (ControlType.ABORT, ControlType.COMMIT):
         return f" endTxnMarker: {ControlType(kind).name} coordinatorEpoch: {marker_epoch(record.value)}"
-    note = control_message(record)
+    try:
+        note = control_message(record)
+    except Malformed as error:
+        return f" {NOTES[kind][0]} cannot be decoded: {error}"
     if note is None:
         return f" controlType: UNKNOWN({kind})"
     name, message, version = note

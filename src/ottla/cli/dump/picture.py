@@ -28,6 +28,8 @@ from ottla.metadata.image import (
 )
 from ottla.metadata.records import UnknownRecord, unframe
 from ottla.raft.snapshots import SnapshotId
+from ottla.wire.codec import Malformed
+from ottla.wire.errors import KafkaError
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.quorum import KRaftVersionRecord
 
@@ -67,17 +69,18 @@ def load(path: str) -> tuple[Image, int]:
 
 def _replayed(image: Image, found: Found) -> Image:
     messages = []
-    for record in found.records():
-        if found.head.is_control:
+    try:
+        for record in found.records():
+            if not found.head.is_control:
+                messages.append(unframe(record.value or b""))
+                continue
             note = control_message(record)
             if note is not None and isinstance(note[1], KRaftVersionRecord):
                 image = replace(image, kraft_version=note[1].kraft_version)
-            continue
-        try:
-            messages.append(unframe(record.value or b""))
-        except UnknownRecord as error:
-            raise Unreadable(f"record {record.offset}: {error}")
-    return image.replay(messages, found.head.last_offset, found.head.leader_epoch)[0]
+        return image.replay(messages, found.head.last_offset, found.head.leader_epoch)[0]
+    except (KafkaError, Malformed, UnknownRecord, LookupError, TypeError) as error:
+        # Bytes that are no metadata, or metadata about something that never was.
+        raise Unreadable(f"the batch at offset {found.head.base_offset} makes no sense: {error!r}")
 
 
 def files_of(path: str) -> list[str]:
