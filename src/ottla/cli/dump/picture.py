@@ -26,9 +26,8 @@ from ottla.metadata.image import (
     Image,
     Partition,
 )
-from ottla.metadata.records import UnknownRecord, unframe
+from ottla.metadata.records import unframe
 from ottla.raft.snapshots import SnapshotId
-from ottla.wire.codec import Malformed
 from ottla.wire.errors import KafkaError
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.quorum import KRaftVersionRecord
@@ -42,7 +41,7 @@ RESOURCES = {
     CLIENT_METRICS: "CLIENT_METRICS",
     GROUP: "GROUP",
 }
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = dict(enumerate(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")))
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 METADATA_TOPIC = "__cluster_metadata-0"
 
@@ -78,7 +77,7 @@ def _replayed(image: Image, found: Found) -> Image:
             if note is not None and isinstance(note[1], KRaftVersionRecord):
                 image = replace(image, kraft_version=note[1].kraft_version)
         return image.replay(messages, found.head.last_offset, found.head.leader_epoch)[0]
-    except (KafkaError, Malformed, UnknownRecord, LookupError, TypeError) as error:
+    except (KafkaError, ValueError, LookupError, TypeError) as error:
         # Bytes that are no metadata, or metadata about something that never was.
         raise Unreadable(f"the batch at offset {found.head.base_offset} makes no sense: {error!r}")
 
@@ -110,7 +109,7 @@ def tree_of(image: Image, timestamp: int) -> Tree:
                 "controllers": {str(each.id): _controller(each) for each in image.controllers.values()},
             },
             "configs": {
-                (f"{RESOURCES[kind]}:{name}" if name else RESOURCES[kind]): dict(values)
+                f"{RESOURCES.get(kind, kind)}{f':{name}' if name else ''}": dict(values)
                 for (kind, name), values in image.settings.items()
             },
             "delegationTokens": {},
@@ -150,7 +149,7 @@ def _partition(partition: Partition) -> str:
 
 def _listeners(member: Broker | Controller) -> str:
     return ", ".join(
-        f"Endpoint(listenerName='{at.name}', securityProtocol={PROTOCOLS[at.security_protocol]}"
+        f"Endpoint(listenerName='{at.name}', securityProtocol={PROTOCOLS.get(at.security_protocol)}"
         f", host='{at.host}', port={at.port})"
         for _, at in sorted(member.endpoints.items())
     )
@@ -188,10 +187,11 @@ def _features(image: Image) -> Tree:
 
 
 def _provenance(image: Image, timestamp: int) -> str:
-    moment = (
-        datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z[UTC]")
-    )
-    return f"offset {image.offset}, epoch {image.epoch}, time {moment}"
+    try:
+        moment = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        moment = str(timestamp)  # a time that no calendar knows
+    return f"offset {image.offset}, epoch {image.epoch}, time {moment.replace('+00:00', 'Z[UTC]')}"
 
 
 def _scram(image: Image) -> Tree:
