@@ -1,10 +1,9 @@
-"""Times and lengths of time as people and Java write them; what RE2 would say about a pattern."""
+"""Times and lengths of time as people and Java write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.cli.kafka.patterns import complaint
 from ottla.cli.resetting import Unreadable, duration_ms, moment_ms
 
 
@@ -27,20 +26,3 @@ def test_moments() -> None:
         moment_ms("2023-11-14")
     with pytest.raises(Unreadable, match="Unparseable date"):
         moment_ms("2023-31-14T00:00:00")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "words"),
-    [
-        ("a.*[b-d]+", None),
-        ("a(b", "missing closing )"),
-        ("[a", "missing closing ]"),
-        ("*", "missing argument to repetition operator"),
-        ("(?=a)", "invalid or unsupported Perl syntax"),
-        (r"(a)\1", "invalid escape sequence"),
-        ("[z-a]", "invalid character class range"),
-        ("a\\", "trailing backslash at end of expression"),
-    ],
-)
-def test_patterns(pattern: str, words: str | None) -> None:
-    assert complaint(pattern) == words

@@ -310,7 +310,7 @@ def test_mistakes(both: Both, words: str) -> None:
     assert said.out or said.err
 
 
-@pytest.mark.parametrize("pattern", ["a.*b", "a(b", "[a", "*", "(?=a)b", r"(a)\1"])
+@pytest.mark.parametrize("pattern", ["a.*b", "a(b", "a)", "[a", "*", "(?=a)b", r"(a)\1", "[z-a]", "a{9999}"])
 def test_regular_expressions_are_checked(both: Both, pattern: str) -> None:
     both.same(GROUPS, "--validate-regex", pattern, connects=False)
 

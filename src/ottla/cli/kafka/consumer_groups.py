@@ -257,7 +257,14 @@ def _check_reset(options: Options) -> None:
 
 
 def _validate(pattern: str) -> None:
-    from ottla.cli.kafka.patterns import complaint
+    """By the same expressions that the coordinator of a group evaluates."""
+    from ottla.coordination.subscriptions import check
+    from ottla.wire.errors import KafkaError
 
-    wrong = complaint(pattern)
-    print(f"The regular expression `{pattern}` is {'valid' if wrong is None else f'invalid: {wrong}'}.")
+    try:
+        check(pattern)
+    except KafkaError as error:
+        why = error.message.rpartition("regular expression: ")[2]
+        print(f"The regular expression `{pattern}` is invalid: {why}")
+    else:
+        print(f"The regular expression `{pattern}` is valid.")
