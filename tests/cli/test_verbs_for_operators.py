@@ -43,6 +43,20 @@ def topic(ottla: Ottla) -> str:
     return name
 
 
+def test_topics(ottla: Ottla, topic: str) -> None:
+    """By a pattern; a dry run makes nothing; what is ill is shown alone."""
+    assert ottla("topic", "list", topic[:-3] + "*").split() == [topic]
+    assert (
+        ottla("topic", "create", "would-be", "-p", "3", "--dry-run")
+        == "could create would-be: partitions 3, copies 1\n"
+    )
+    assert json.loads(ottla("topic", "list", "would-*", "--json")) == []
+    assert "replication factor" in ottla("topic", "create", "would-be", "-r", "3", "--dry-run", code=1)
+    assert (
+        ottla("topic", "describe", topic, "--unhealthy") == "every partition has a leader, and all copies are in sync\n"
+    )
+
+
 def test_settings_of_a_topic(ottla: Ottla, topic: str) -> None:
     """Set, show and unset; what nobody set is shown on request, with where it comes from."""
     assert (

@@ -12,11 +12,11 @@ from ottla.cli.text import compact, table
 from ottla.wire.ids import uuid_text
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin, Setting, TopicInfo
+    from ottla.client.admin import Admin, PartitionInfo, Setting, TopicInfo
 
 EXAMPLES = """examples:
   ottla topic create clicks --partitions 6 --config retention.ms=86400000
-  ottla topic list
+  ottla topic list 'click*'
   ottla topic describe clicks
   ottla topic alter clicks --partitions 12 --config cleanup.policy=compact --delete-config retention.ms
   ottla topic delete clicks"""
@@ -34,11 +34,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-c", "--config", action="append", metavar="NAME=VALUE", help="a setting of the topic; repeatable"
     )
     create.add_argument("--if-not-exists", action="store_true", help="do nothing for a topic that exists")
+    create.add_argument("--dry-run", action="store_true", help="let the cluster check everything, and make nothing")
     listing = _action(actions, "list", "print the names of topics", "ottla topic list")
+    listing.add_argument("pattern", nargs="?", metavar="PATTERN", help="only names that match, with * and ?")
     listing.add_argument("--internal", action="store_true", help="show the cluster's own topics too")
     describe = _action(actions, "describe", "show partitions, offsets and settings", "ottla topic describe clicks")
     describe.add_argument("names", nargs="*", metavar="NAME", help="all topics when none is named")
     describe.add_argument("--all-configs", action="store_true", help="show settings that have their default, too")
+    describe.add_argument(
+        "--unhealthy", action="store_true", help="only partitions without a leader, or with copies that are not in sync"
+    )
     alter = _action(
         actions, "alter", "change settings, add partitions", "ottla topic alter clicks -c retention.ms=60000"
     )
@@ -86,7 +91,11 @@ async def _create(admin: Admin, args: argparse.Namespace) -> None:
     for name in args.names:
         try:
             made = await admin.create_topic(
-                name, partitions=args.partitions, replication_factor=args.replication_factor, configs=configs
+                name,
+                partitions=args.partitions,
+                replication_factor=args.replication_factor,
+                configs=configs,
+                validate_only=args.dry_run,
             )
         except KafkaError as error:
             if error.error is Error.TOPIC_ALREADY_EXISTS and args.if_not_exists:
@@ -94,12 +103,17 @@ async def _create(admin: Admin, args: argparse.Namespace) -> None:
                 continue
             raise
         counts = {"partitions": made.num_partitions, "replication_factor": made.replication_factor}
-        text = f"created {name}: partitions {made.num_partitions}, copies {made.replication_factor}"
-        _say(args, {"topic": name, "created": True, "id": uuid_text(made.topic_id), **counts}, text)
+        verb = "could create" if args.dry_run else "created"
+        text = f"{verb} {name}: partitions {made.num_partitions}, copies {made.replication_factor}"
+        _say(args, {"topic": name, "created": not args.dry_run, "id": uuid_text(made.topic_id), **counts}, text)
 
 
 async def _list(admin: Admin, args: argparse.Namespace) -> None:
+    from fnmatch import fnmatchcase
+
     topics = [topic for topic in await admin.describe_topics() if args.internal or not topic.is_internal]
+    if args.pattern is not None:
+        topics = [topic for topic in topics if fnmatchcase(topic.name, args.pattern)]
     if args.json:
         print(compact([topic.name for topic in topics]).decode())
         return
@@ -110,6 +124,10 @@ async def _list(admin: Admin, args: argparse.Namespace) -> None:
 async def _describe(admin: Admin, args: argparse.Namespace) -> None:
     described = []
     for topic in await admin.describe_topics(args.names or None):
+        if args.unhealthy:
+            topic = topic._replace(partitions=[partition for partition in topic.partitions if _is_ill(partition)])
+            if not topic.partitions:
+                continue
         settings = await admin.configs(topic.name)
         if not args.all_configs:
             settings = [setting for setting in settings if setting.source != "default"]
@@ -117,7 +135,14 @@ async def _describe(admin: Admin, args: argparse.Namespace) -> None:
     if args.json:
         print(compact([_as_json(*parts) for parts in described]).decode())
         return
-    print("\n\n".join(_as_text(*parts) for parts in described))
+    if args.unhealthy and not described:
+        print("every partition has a leader, and all copies are in sync")
+    else:
+        print("\n\n".join(_as_text(*parts) for parts in described))
+
+
+def _is_ill(partition: PartitionInfo) -> bool:
+    return partition.leader < 0 or len(partition.isr) < len(partition.replicas)
 
 
 async def _extent(admin: Admin, topic: TopicInfo) -> dict[int, tuple[int, int]]:
