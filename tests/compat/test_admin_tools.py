@@ -316,8 +316,10 @@ def fill(address: str) -> None:
 
     from confluent_kafka import Producer
 
-    ours("kafka-topics", "--bootstrap-server", address, "--create", "--topic", "dumped")
-    ours("kafka-topics", "--bootstrap-server", address, "--create", "--topic", "numbers")
+    for topic in ("dumped", "numbers"):
+        # The records are years old: without this they could be gone before both tools have looked at them.
+        keep = ("--config", "retention.ms=-1")
+        ours("kafka-topics", "--bootstrap-server", address, "--create", "--topic", topic, *keep)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         producer = Producer(
             {
