@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cli.kafka.options import Failed, Options, Parser, flag, required, run, takes
+from ottla.cli.kafka.options import Failed, Options, Parser, flag, run, takes
 
 PARSER = Parser(
     "This tool counts things.",
@@ -21,9 +21,9 @@ def parsed(*words: str) -> Options:
     return PARSER.parse(words)
 
 
-def refused(*words: str, parser: Parser = PARSER) -> str:
+def refused(*words: str) -> str:
     with pytest.raises(Failed) as failure:
-        parser.parse(words)
+        PARSER.parse(words)
     return str(failure.value)
 
 
@@ -59,12 +59,6 @@ def test_what_is_not_an_option() -> None:
     assert refused("-x") == "x is not a recognized option"
     assert refused("--topic") == "Option topic requires an argument"
     assert parsed("a", "--all", "--", "--topic").others == ["a", "--topic"]
-
-
-def test_required_options() -> None:
-    parser = Parser("", required("bootstrap-server", ""), required("files", ""))
-    assert refused(parser=parser) == "Missing required option(s) [bootstrap-server, files]"
-    assert parser.parse(["--help"]).has("help")
 
 
 def test_usage_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

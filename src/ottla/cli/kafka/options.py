@@ -4,7 +4,7 @@
 whatever it looks like. Names may not be shortened. What is wrong is told in jopt-simple's words, with exit code 1;
 Kafka prints a Java stack trace after some of them, we do not.
 
-    PARSER = Parser("This tool counts.", required("bootstrap-server", "The server to ask.", "host:port"), flag("all", "All."))
+    PARSER = Parser("This tool counts.", takes("bootstrap-server", "The server to ask.", "host:port"), flag("all", "All."))
 
     def main(argv: Sequence[str] | None = None) -> int:
         return run(PARSER, argv, _count)
@@ -30,14 +30,6 @@ class Usage(Failed):
     """The options do not fit together: the usage text is printed behind the message."""
 
 
-class Ended(Exception):
-    """There is nothing left to do."""
-
-    def __init__(self, code: int = 0) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 class Option:
     """One option. `kind` is None for a flag, else the Java name of its argument's type.
 
@@ -53,7 +45,6 @@ class Option:
         *,
         default: object = None,
         is_optional: bool = False,
-        is_required: bool = False,
         separator: str = "",
     ) -> None:
         self.names = (names,) if isinstance(names, str) else names
@@ -61,9 +52,8 @@ class Option:
         self.kind = kind
         self.described_as = described_as
         self.default = default
-        # Whether the argument may be missing, and whether the option may.
+        # Whether the argument may be missing.
         self.is_optional = is_optional
-        self.is_required = is_required
         self.separator = separator
 
     @property
@@ -98,10 +88,6 @@ def takes(
     return Option(names, what, kind, described_as, default=default, is_optional=is_optional, separator=separator)
 
 
-def required(names: str | tuple[str, ...], what: str, described_as: str = "", *, kind: str = "String") -> Option:
-    return Option(names, what, kind, described_as, is_required=True)
-
-
 HELP = flag("help", "Print usage information.")
 VERSION = flag("version", "Display Kafka version.")
 
@@ -126,7 +112,6 @@ class Parser:
                 self._take(word, words, found)
             else:
                 found.others.append(word)
-        found.check()
         return found
 
     def _take(self, word: str, words: list[str], found: Options) -> None:
@@ -164,14 +149,6 @@ class Options:
         found = list(values)
         self._given.setdefault(option.name, []).extend(found)
         self._sequence.append((option.name, found))
-
-    def check(self) -> None:
-        if self.has("help") or self.has("version"):
-            return
-        missing = [option for option in self.parser.options if option.is_required and not self.has(option.name)]
-        if missing:
-            names = ", ".join(_name_list(option) for option in missing)
-            raise Failed(f"Missing required option(s) [{names}]")
 
     def has(self, name: str) -> bool:
         return name in self._given
@@ -263,8 +240,6 @@ def guarded(run_tool: Callable[[], int]) -> int:
     def told() -> int:
         try:
             return run_tool()
-        except Ended as end:
-            return end.code
         except Failed as failure:
             print(failure, file=sys.stderr)
             return 1
