@@ -46,6 +46,8 @@ Decide = Callable[[Groups, Request, Caller, Moment], Decision[Reply]]
 
 # Records are replayed in pieces of this size, and others get their turn between two of them.
 LOADED_AT_ONCE_BYTES = 256 * 1024
+# When to try again to load what could not be read.
+LOAD_AGAIN_S = 10.0
 COMMITTED_OFFSETS_CODEC = "offsets.topic.compression.codec"
 
 # What a client is told when its records could not be written: words that make it look for the coordinator again.
@@ -107,7 +109,8 @@ class Shard:
         try:
             records = await self._replay_log(coordinator)
         except (KafkaError, Malformed, OSError) as error:
-            log.error("%s: its groups cannot be loaded: %s", self.partition.log.name, error)
+            log.error("%s: its groups cannot be loaded, that is tried again: %s", self.partition.log.name, error)
+            self._node.loop.call_later(LOAD_AGAIN_S, self._load_again)
             return
         if self._is_over:
             return
@@ -116,6 +119,10 @@ class Shard:
                 "%s: %d records of groups in %.2f s", self.partition.log.name, records, self._node.loop.time() - began
             )
         self.begin(coordinator)
+
+    def _load_again(self) -> None:
+        if not self._is_over:
+            self._node.spawn(self.load())
 
     def begin(self, coordinator: Coordinator) -> None:
         """From here on requests are decided."""

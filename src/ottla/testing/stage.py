@@ -194,7 +194,9 @@ class Stage:
         self._clock_moved_ms += int(order["seconds"] * 1000)
 
     async def do_upkeep(self, _: Mapping[str, Any]) -> None:
-        await self._running.upkeep.retain()
+        upkeep = self._running.upkeep
+        await upkeep.retain()
+        await upkeep.compactions.run()
 
     def do_rule(self, order: Mapping[str, Any]) -> int:
         names = {handler.name for handler in HANDLERS.values()}
