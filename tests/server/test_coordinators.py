@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ottla.server import coordinators, loading
 from ottla.server.coordinators import partition_of
-from ottla.wire.errors import Error
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
 from ottla.wire.messages.groups import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from served import Client, TouchyDisk, serving
@@ -155,6 +156,34 @@ async def _loading(path: Path) -> None:
 
 def test_clients_are_asked_to_wait_while_groups_load(tmp_path: Path) -> None:
     asyncio.run(_loading(tmp_path))
+
+
+async def _unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        assert await commit(client, 7) == 0
+        shard = served.node.groups.shards[0]
+        shard.coordinator = None
+        failures = iter([OSError("the disk does not answer"), KafkaError(Error.CORRUPT_MESSAGE)])
+        read = loading.replay
+
+        def fail_twice(*arguments: Any) -> Any:
+            for error in failures:
+                raise error
+            return read(*arguments)
+
+        monkeypatch.setattr(loading, "replay", fail_twice)
+        monkeypatch.setattr(coordinators, "LOAD_AGAIN_S", 0.01)
+        await shard.load()
+        assert await committed(client) == (-1, Error.COORDINATOR_LOAD_IN_PROGRESS.code)
+        await until(lambda: shard.coordinator)
+        assert await committed(client) == (7, 0)
+
+
+def test_what_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(_unreadable(tmp_path, monkeypatch))
 
 
 async def _write_fails(path: Path) -> None:
