@@ -7,11 +7,13 @@ import pytest
 from classic_bench import RANGE
 from classic_bench import ClassicBench as Bench
 from groups_bench import BEGAN_WALL_MS
+from ottla.coordination import commits
 from ottla.coordination.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from ottla.coordination.groups import CONSUMER
 from ottla.coordination.machine import Decision
 from ottla.coordination.records import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, Record
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.commits import OffsetCommitRequest
 
 
 class TestAFirstGeneration:
@@ -86,18 +88,24 @@ class TestAFirstGeneration:
 
 
 class TestWhoGetsIn:
-    @pytest.mark.parametrize("session_ms", [5999, 1_800_001])
-    def test_session_timeouts_have_bounds(self, session_ms: int) -> None:
-        bench = Bench()
-        assert bench.join(session_ms=session_ms).error is Error.INVALID_SESSION_TIMEOUT
-        assert not bench.groups.by_id
-
     def test_an_id_that_nobody_gave_out(self) -> None:
         bench = Bench()
         assert bench.join("me").error is Error.UNKNOWN_MEMBER_ID
         assert not bench.groups.by_id and not bench.log
         bench.named()
         assert bench.join("me").error is Error.UNKNOWN_MEMBER_ID
+
+    def test_a_group_of_offsets_alone_exists(self) -> None:
+        """What its member speaks is looked at before who it is; neither is written down."""
+        bench = Bench()
+        commit = OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=1)
+        topic = OffsetCommitRequest.Topic(name="t", partitions=[commit])
+        bench.ask(commits.commit, OffsetCommitRequest(group_id="g", topics=[topic]), 8)
+        written = len(bench.log)
+        assert bench.join("me").error is Error.UNKNOWN_MEMBER_ID
+        assert bench.join("me", speaks=[]).error is Error.INCONSISTENT_GROUP_PROTOCOL
+        assert bench.join(protocol_type="").error is Error.INCONSISTENT_GROUP_PROTOCOL
+        assert len(bench.log) == written
 
     @pytest.mark.parametrize(("speaks", "protocol_type"), [([], "consumer"), (RANGE, "")])
     def test_members_need_protocols(self, speaks: list[tuple[str, bytes]], protocol_type: str) -> None:

@@ -229,6 +229,18 @@ class TestStaticMembers:
         assert bench.sync(back, instance="i1").reply.assignment == b"x"
         assert not bench.group.awaited
 
+    def test_one_that_comes_back_while_it_waits_for_its_first_generation(self) -> None:
+        """It is no newcomer any more: whoever waits for us need not send heartbeats."""
+        bench = Bench()
+        bench.stable(1)
+        first = bench.join(instance="i", session_ms=6000)
+        again = bench.join(instance="i", session_ms=6000)
+        assert first.error is Error.FENCED_INSTANCE_ID
+        bench.pass_ms(6001)
+        assert again.is_waiting
+        bench.pass_ms(SESSION_MS - 6000)  # the other's session ends, and with it the wait
+        assert again.error is Error.NONE and again.reply.members
+
     def test_one_whose_join_waits_is_fenced_by_its_next_self(self) -> None:
         bench = Bench()
         first = bench.join(instance="i0")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from consumers_bench import GROUP, REBALANCE_TIMEOUT_MS, Consumer, Crowd, Request, topic_id
-from ottla.coordination import doors
 from ottla.coordination.consumer_member import AWAY_EPOCH, STABLE, UNRELEASED, UNREVOKED
 from ottla.coordination.machine import Decision
-from ottla.metadata.features import GROUP_VERSION
-from ottla.metadata.records import ConfigRecord, FeatureLevelRecord
+from ottla.metadata.records import ConfigRecord
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import ConsumerGroupHeartbeatResponse
 
@@ -324,43 +322,6 @@ def test_an_epoch_that_never_was_is_fenced() -> None:
 # --- what is refused
 
 
-def test_requests_that_make_no_sense_are_refused_in_kafkas_words() -> None:
-    crowd = Crowd({"t": 1})
-    one = Consumer(crowd, "one")
-    invalid = Error.INVALID_REQUEST
-    cases = [
-        ({"member_id": ""}, 1, (invalid, "MemberId can't be empty.")),
-        ({"member_id": "", "member_epoch": 3}, 0, (invalid, "MemberId can't be empty.")),
-        ({"member_id": "", "member_epoch": -1}, 0, (invalid, "MemberId can't be empty.")),
-        ({"group_id": ""}, 1, (invalid, "GroupId can't be empty.")),
-        ({"instance_id": " "}, 1, (invalid, "InstanceId can't be empty.")),
-        ({"rack_id": ""}, 1, (invalid, "RackId can't be empty.")),
-        ({"rebalance_timeout_ms": -1}, 1, (invalid, "RebalanceTimeoutMs must be provided in first request.")),
-        ({"topic_partitions": None}, 1, (invalid, "TopicPartitions must be empty when (re-)joining.")),
-        (
-            {"subscribed_topic_names": None},
-            1,
-            (invalid, "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."),
-        ),
-        ({"member_epoch": -2}, 1, (invalid, "InstanceId can't be null.")),
-        ({"member_epoch": -3}, 1, (invalid, "MemberEpoch is invalid.")),
-        (
-            {"server_assignor": "mine"},
-            1,
-            (
-                Error.UNSUPPORTED_ASSIGNOR,
-                "ServerAssignor mine is not supported. Supported assignors: uniform, range.",
-            ),
-        ),
-    ]
-    for said, version, refusal in cases:
-        request = one.full()
-        for name, value in said.items():
-            setattr(request, name, value)
-        assert one.refused(request, version) == refusal, said
-    assert crowd.log == []
-
-
 def test_version_0_makes_an_id_for_a_member_that_has_none() -> None:
     crowd = Crowd({"t": 1})
     one = Consumer(crowd, "")
@@ -388,14 +349,6 @@ def test_a_full_group_takes_no_more_members() -> None:
     assert other.refused(other.full()) == (Error.GROUP_MAX_SIZE_REACHED, said)
     one.join()
     assert one.partitions() == [0]
-
-
-def test_the_protocol_is_served_only_where_the_cluster_has_agreed_on_it() -> None:
-    crowd = Crowd({"t": 1})
-    crowd._change(FeatureLevelRecord(name=GROUP_VERSION, feature_level=0))
-    one = Consumer(crowd, "one")
-    reply = crowd.ask(doors.consumer_heartbeat, one.full(), 1).reply
-    assert isinstance(reply, KafkaError) and reply.error == Error.UNSUPPORTED_VERSION
 
 
 # --- what is asked of groups of either kind

@@ -100,11 +100,6 @@ def test_members_of_the_classic_protocol_are_told_apart() -> None:
     assert told.assignor_name == "uniform"
 
 
-def test_consumer_groups_before_the_cluster_has_agreed_on_them() -> None:
-    bench = consumers(image=Image())
-    assert bench.ask(listing.describe_consumers, "g").error is Error.UNSUPPORTED_VERSION
-
-
 def test_deleting_takes_as_many_steps_as_it_needs() -> None:
     """Each writes no more than a batch holds, and the group itself goes with the last of its offsets."""
     bench = GroupsBench()

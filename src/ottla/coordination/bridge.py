@@ -22,7 +22,7 @@ from ottla.coordination.advancing import (
     replace_member,
     topics_have_expired,
 )
-from ottla.coordination.classic import LEAVES_OF_MANY, check_session_timeout, left, protocols_of, rebalance_timeout_of
+from ottla.coordination.classic import LEAVES_OF_MANY, left, protocols_of, rebalance_timeout_of
 from ottla.coordination.consumer import check_instance, check_room, note_regex
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import UNRELEASED, UNREVOKED, ClassicSide, Member
@@ -65,7 +65,6 @@ JOINS_WITH_ID = 4
 def join(
     groups: Groups, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller, moment: Moment
 ) -> Decision[JoinGroupResponse]:
-    check_session_timeout(groups, request)
     member_id = request.member_id or uuid_text(random_id(groups.chance))
     _check_join(groups, group, request, member_id)
     if caller.version >= JOINS_WITH_ID and not request.member_id and request.group_instance_id is None:

@@ -63,25 +63,22 @@ NEWCOMER_PATIENCE_MS = 5 * 60 * 1000
 
 def join(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Moment) -> Decision[JoinGroupResponse]:
     """Take part in the next generation."""
-    check_session_timeout(groups, request)
     group = groups.by_id.get(request.group_id)
     if isinstance(group, ClassicGroup):
         return _join(Step(groups, group, moment), request, caller)
     return _found(groups, request, caller, moment)
 
 
-def check_session_timeout(groups: Groups, request: JoinGroupRequest) -> None:
-    least, most = groups.config["group.min.session.timeout.ms"], groups.config["group.max.session.timeout.ms"]
-    if not least <= request.session_timeout_ms <= most:
-        raise KafkaError(Error.INVALID_SESSION_TIMEOUT)
-
-
 def _found(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Moment) -> Decision[JoinGroupResponse]:
-    """The first member of a group. That the group exists is written down, even if the member cannot be let in."""
+    """The first member of a group. That the group exists is written down, even if the member cannot be let in; one that has
+    committed offsets exists already."""
     before = groups.by_id.get(request.group_id)
+    group = ClassicGroup(request.group_id, state_ms=moment.wall_ms)
+    has_offsets = before is None and request.group_id in groups.offsets
+    if has_offsets and not group.can_speak(request.protocol_type, protocols_of(request)):
+        raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL)
     if request.member_id or (before is not None and before.state != EMPTY):
         raise KafkaError(Error.UNKNOWN_MEMBER_ID)
-    group = ClassicGroup(request.group_id, state_ms=moment.wall_ms)
     step = Step(groups, group, moment)
     step.records = [] if before is None else before.tombstones()
     step.records.append(group.birth())

@@ -169,9 +169,9 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: ClassicMember, member_id: str) -> ClassicMember:
-        """A static member came back under a new id; nobody waits under the old one any more."""
+        """A static member came back under a new id; nobody waits under the old one any more. It is no newcomer."""
         old_id = member.member_id
-        renamed = replace(member, member_id=member_id)
+        renamed = replace(member, member_id=member_id, is_new=False)
         self.members = {each.member_id: each for each in (renamed if m is member else m for m in self.members.values())}
         if member.instance_id is not None:
             self.by_instance[member.instance_id] = member_id

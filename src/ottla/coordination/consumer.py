@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordination import assignors, subscriptions
+from ottla.coordination import subscriptions
 from ottla.coordination.advancing import (
     HEARTBEAT_INTERVAL,
     JOIN,
@@ -49,13 +49,10 @@ from ottla.coordination.conversion import close_classic, fence, undo, upgrade
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
-from ottla.metadata.features import GROUP_VERSION
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import random_id, uuid_text
 from ottla.wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
-# From this version on clients make their member ids themselves.
-CLIENT_MAKES_ID = 1
 # Expressions are not evaluated more often than this.
 REGEX_REST_MS = 10_000
 
@@ -63,55 +60,10 @@ Request = ConsumerGroupHeartbeatRequest
 Response = ConsumerGroupHeartbeatResponse
 
 
-# --- what is wrong with a request before anybody looks at groups
-
-
-def check_served(groups: Groups) -> None:
-    """The protocol is served once the cluster has agreed on it."""
-    if groups.image.features.get(GROUP_VERSION, 0) < 1:
-        raise KafkaError(Error.UNSUPPORTED_VERSION)
-
-
-def check_request(groups: Groups, request: Request, version: int) -> None:
-    epoch = request.member_epoch
-    if version >= CLIENT_MAKES_ID or epoch > 0 or epoch == LEFT_EPOCH:
-        _check_text(request.member_id, "MemberId")
-    _check_text(request.group_id, "GroupId")
-    _check_text(request.instance_id, "InstanceId")
-    _check_text(request.rack_id, "RackId")
-    if epoch == JOINING_EPOCH:
-        _check_join(request)
-    elif epoch == AWAY_EPOCH and request.instance_id is None:
-        raise KafkaError(Error.INVALID_REQUEST, "InstanceId can't be null.")
-    elif epoch < AWAY_EPOCH:
-        raise KafkaError(Error.INVALID_REQUEST, "MemberEpoch is invalid.")
-    served = assignors.named(groups.config["group.consumer.assignors"])
-    if request.server_assignor is not None and request.server_assignor not in served:
-        said = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(served)}."
-        raise KafkaError(Error.UNSUPPORTED_ASSIGNOR, said)
-
-
-def _check_text(text: str | None, what: str) -> None:
-    if text is not None and not text.strip():
-        raise KafkaError(Error.INVALID_REQUEST, f"{what} can't be empty.")
-
-
-def _check_join(request: Request) -> None:
-    if request.rebalance_timeout_ms == -1:
-        raise KafkaError(Error.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
-    if request.topic_partitions is None or request.topic_partitions:
-        raise KafkaError(Error.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
-    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        said = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-        raise KafkaError(Error.INVALID_REQUEST, said)
-
-
 # --- heartbeats
 
 
 def heartbeat(groups: Groups, request: Request, caller: Caller, moment: Moment) -> Decision[Response]:
-    check_served(groups)
-    check_request(groups, request, caller.version)
     if request.member_epoch in (LEFT_EPOCH, AWAY_EPOCH):
         return _leave(groups, request, moment)
     turn = _turn(groups, request, moment)

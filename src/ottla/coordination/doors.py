@@ -10,7 +10,6 @@ from ottla.coordination import bridge, classic, consumer
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
-from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -24,9 +23,6 @@ from ottla.wire.messages.groups import (
 
 consumer_heartbeat = consumer.heartbeat
 
-# From this version on whoever syncs says by which protocol (KIP-559).
-SYNCS_BY_NAME = 5
-
 
 def join(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Moment) -> Decision[JoinGroupResponse]:
     group = _consumer_group(groups, request.group_id)
@@ -36,8 +32,6 @@ def join(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Mome
 
 
 def sync(groups: Groups, request: SyncGroupRequest, caller: Caller, moment: Moment) -> Decision[SyncGroupResponse]:
-    if caller.version >= SYNCS_BY_NAME and (request.protocol_type is None or request.protocol_name is None):
-        raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL)
     group = _consumer_group(groups, request.group_id)
     if group is not None:
         return bridge.sync(groups, group, request, caller, moment)

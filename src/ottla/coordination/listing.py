@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.coordination.classic_group import STABLE, ClassicGroup, ClassicMember
 from ottla.coordination.commits import fitting
-from ottla.coordination.consumer import check_served
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import Member
 from ottla.coordination.groups import CLASSIC, Group, Groups
@@ -93,7 +92,6 @@ def describe_consumers(
     groups: Groups, group_id: str, caller: Caller, moment: Moment
 ) -> Decision[ConsumerGroupDescribeResponse.Group]:
     """A consumer group, with what each member has and is to have."""
-    check_served(groups)
     group = find_any(groups, group_id)
     if not isinstance(group, ConsumerGroup):
         raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

@@ -298,18 +298,8 @@ class GroupCoordinators:
 
     # --- asking
 
-    async def decide(
-        self,
-        group_id: str,
-        decide: Decide[Request, Reply],
-        request: Request,
-        ctx: Context,
-        *,
-        may_be_nameless: bool = False,
-    ) -> Reply:
+    async def decide(self, group_id: str, decide: Decide[Request, Reply], request: Request, ctx: Context) -> Reply:
         """Let the machine of this group decide. Raises what the client is to be told."""
-        if not group_id and not may_be_nameless:
-            raise KafkaError(Error.INVALID_GROUP_ID)
         return await self.shard_of(group_id).decide(decide, request, ctx)
 
     def shard_of(self, group_id: str) -> Shard:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.coordination import commits
+from ottla.coordination.checks import check_named
 from ottla.coordination.commits import Wanted, WantedTopic, not_told
 from ottla.metadata.image import Image
 from ottla.server.context import Context
@@ -51,7 +52,7 @@ async def offset_commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCom
 
 async def _commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCommitResponse:
     try:
-        return await ctx.groups.decide(request.group_id, commits.commit, request, ctx, may_be_nameless=True)
+        return await ctx.groups.decide(request.group_id, commits.commit, request, ctx)
     except KafkaError as error:
         topics = [_not_committed(topic, error.error, topic.partitions) for topic in request.topics]
         return OffsetCommitResponse(topics=topics)
@@ -112,7 +113,7 @@ async def _fetch(group: OffsetFetchRequest.Group, require_stable: bool, ctx: Con
     topics, refused = _wanted(group, ctx)
     wanted = Wanted(group.group_id, topics, group.member_id, group.member_epoch, require_stable)
     try:
-        answer = await ctx.groups.decide(group.group_id, commits.fetch, wanted, ctx, may_be_nameless=True)
+        answer = await ctx.groups.decide(group.group_id, commits.fetch, wanted, ctx)
     except KafkaError as error:
         return _no_group(group, error.error, ctx.version)
     if topics is None and ctx.version >= IDS_SINCE:
@@ -192,6 +193,7 @@ Deleted = OffsetDeleteResponse.Topic
 async def offset_delete(request: OffsetDeleteRequest, ctx: Context) -> OffsetDeleteResponse:
     request.topics, refused = _existing_to_delete(request.topics, ctx.image)
     try:
+        check_named(request.group_id)
         answer = await ctx.groups.decide(request.group_id, commits.delete, request, ctx)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)

@@ -1,8 +1,8 @@
 """ElectLeaders: the preferred leader, or any that lives, for some partitions or for all.
 
 Versions: 1 unclean elections and an error for the whole request (KIP-460), 2 flexible. A request that leaves no time is not
-begun: all of it gets REQUEST_TIMED_OUT, as in Apache Kafka. Where all partitions are meant, those are left out that have
-the right leader already.
+begun: all of it gets REQUEST_TIMED_OUT, as in Apache Kafka; one that asks for nothing gets nothing, whatever else it says.
+Where all partitions are meant, those are left out that have the right leader already.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ async def elect_leaders(request: ElectLeadersRequest, ctx: Context) -> ElectLead
     wanted = request.topic_partitions
     asked = None if wanted is None else [(topic.topic, topic.partitions) for topic in wanted]
     quorum, kind = ctx.node.quorum, request.election_type
+    if asked == []:
+        return ElectLeadersResponse()
     try:
-        if asked != [] and request.timeout_ms <= 0:
+        if request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
         elected = await quorum.propose(lambda image: controller.elect_leaders(image, asked, kind, quorum.rules))
     except KafkaError as error:

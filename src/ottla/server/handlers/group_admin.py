@@ -8,6 +8,7 @@ operations (KIP-430), 4 static members (KIP-345), 5 flexible, 6 groups that do n
 from __future__ import annotations
 
 from ottla.coordination import listing
+from ottla.coordination.checks import check_named, check_served
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
@@ -47,7 +48,7 @@ async def describe_groups(request: DescribeGroupsRequest, ctx: Context) -> Descr
     answer = DescribeGroupsResponse()
     for group_id in request.groups:
         try:
-            group = await ctx.groups.decide(group_id, listing.describe, group_id, ctx, may_be_nameless=True)
+            group = await ctx.groups.decide(group_id, listing.describe, group_id, ctx)
             if not group.error_code:
                 group.authorized_operations = operations
         except KafkaError as error:
@@ -62,6 +63,8 @@ async def consumer_group_describe(request: ConsumerGroupDescribeRequest, ctx: Co
     answer = ConsumerGroupDescribeResponse()
     for group_id in request.group_ids:
         try:
+            check_served(ctx.image)
+            check_named(group_id)
             group = await ctx.groups.decide(group_id, listing.describe_consumers, group_id, ctx)
             group.authorized_operations = operations
         except KafkaError as error:
@@ -77,7 +80,7 @@ async def delete_groups(request: DeleteGroupsRequest, ctx: Context) -> DeleteGro
     for group_id in dict.fromkeys(request.groups_names):
         code = 0
         try:
-            while not await ctx.groups.decide(group_id, listing.delete, group_id, ctx, may_be_nameless=True):
+            while not await ctx.groups.decide(group_id, listing.delete, group_id, ctx):
                 pass
         except KafkaError as error:
             code = error.code

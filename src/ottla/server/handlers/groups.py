@@ -9,6 +9,7 @@ Apache Kafka answers COORDINATOR_NOT_AVAILABLE while it makes the offsets topic;
 from __future__ import annotations
 
 from ottla.coordination import doors
+from ottla.coordination.checks import check_consumer, check_join, check_named, check_sync
 from ottla.metadata.controller import create_topics
 from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.server.context import Context
@@ -94,6 +95,7 @@ async def _make_offsets_topic(ctx: Context) -> None:
 @serves(JoinGroupRequest, versions="0-9")
 async def join_group(request: JoinGroupRequest, ctx: Context) -> JoinGroupResponse:
     try:
+        check_join(request, ctx.node.config)
         return await ctx.groups.decide(request.group_id, doors.join, request, ctx)
     except KafkaError as error:
         nameless = None if ctx.version >= 7 else ""
@@ -103,6 +105,7 @@ async def join_group(request: JoinGroupRequest, ctx: Context) -> JoinGroupRespon
 @serves(SyncGroupRequest, versions="0-5")
 async def sync_group(request: SyncGroupRequest, ctx: Context) -> SyncGroupResponse:
     try:
+        check_sync(request, ctx.version)
         return await ctx.groups.decide(request.group_id, doors.sync, request, ctx)
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)
@@ -111,14 +114,18 @@ async def sync_group(request: SyncGroupRequest, ctx: Context) -> SyncGroupRespon
 @serves(HeartbeatRequest, versions="0-4")
 async def heartbeat(request: HeartbeatRequest, ctx: Context) -> HeartbeatResponse:
     try:
+        check_named(request.group_id)
         return await ctx.groups.decide(request.group_id, doors.heartbeat, request, ctx)
     except KafkaError as error:
+        if error.error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            return HeartbeatResponse()  # Java's consumer ends on that word. Once all is loaded, sessions begin anew
         return HeartbeatResponse(error_code=error.code)
 
 
 @serves(LeaveGroupRequest, versions="0-5")
 async def leave_group(request: LeaveGroupRequest, ctx: Context) -> LeaveGroupResponse:
     try:
+        check_named(request.group_id)
         return await ctx.groups.decide(request.group_id, doors.leave, request, ctx)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
@@ -129,6 +136,7 @@ async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, ctx: Context
 ) -> ConsumerGroupHeartbeatResponse:
     try:
-        return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx, may_be_nameless=True)
+        check_consumer(request, ctx.version, ctx.node.config, ctx.image)
+        return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx)
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
