@@ -21,14 +21,18 @@ from functools import partial
 from pathlib import Path
 
 from apache import kafka
-from bench import drivers, groups, report
+from bench import compaction, drivers, groups, report
 from bench.lines import LINES
 from bench.scenes import QUICK, SCENES, Size, Tally
 from harness import TREE, DidNotStart, Node, Server
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FILES_WANTED = 65_536
-PLAYED = {**SCENES, "groups": (groups.groups, groups.LINES)}
+PLAYED = {
+    **SCENES,
+    "groups": (groups.groups, groups.LINES),
+    "compaction": (compaction.compaction, compaction.LINES),
+}
 
 Values = dict[str, dict[str, list[float]]]
 

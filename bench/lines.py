@@ -54,6 +54,8 @@ LINES = [
     Line("groups-churn-settled", "200 members, settled after a minute of coming and going", "s", own_goal="<= 10"),
     Line("offsets-load", "1 M committed offsets, from serving to all told", "s", "<= 2"),
     Line("offsets-restart", "1 M committed offsets, from start to all told", "s", "<= 2"),
+    Line("compaction-seconds", "1 M records compacted while others produce", "s"),
+    Line("compaction-stall", "answers during that compaction, p99.9", "ms", own_goal="<= 20"),
     Line("append-growth", "append cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
     Line("tail-read-growth", "tail read cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
 ]
