@@ -7,12 +7,14 @@ import asyncio
 import random
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from ottla.log import cleaning, flushing
-from ottla.log.checkpoints import LEADER_EPOCHS, read_epochs
+from ottla.log.checkpoints import LEADER_EPOCHS, LOG_STARTS, read_epochs, read_offsets
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log
 from ottla.log.producers import Origin
@@ -25,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from logs import NOW_MS, SMALL, Clock, batch, fill, make_log, offsets, put, read_batches, run
 from test_directory import TOPIC_ID, opened
 
+T = TypeVar("T")
+
 OTHER_ID = b"another topic id"
 SIZED = LogSettings(segment_bytes=600, retention_bytes=1000, retention_ms=-1)
 
@@ -34,6 +38,15 @@ def opened_within(disk: Disk, path: str = "/logs/a") -> DataDirectory:
     directory = DataDirectory(disk, path, now_ms=Clock(), rng=random.Random(1))
     directory.open()
     return directory
+
+
+class Slow(SimDisk):
+    """What is done off the loop takes a while, checkpoints most of all."""
+
+    async def away(self, call: Callable[..., T], *args: Any) -> T:
+        for _ in range(100 if call.__name__ == "_write_checkpoints" else 1):
+            await asyncio.sleep(0)
+        return call(*args)
 
 
 async def replace_topic(directory: DataDirectory) -> Log:
@@ -82,6 +95,44 @@ def test_a_sync_of_a_deleted_log_writes_nothing_for_its_namesake() -> None:
         with pytest.raises(KafkaError):
             flushing.sync(old, paths, file)
         assert read_epochs(disk, f"/logs/a/t-0/{LEADER_EPOCHS}") == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_where_a_deleted_log_began_is_not_where_its_namesake_begins(restarted: bool) -> None:
+    """A crash soon after the topic was made again: checkpoints know names and no ids, and must not speak of the old one."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(old := run(directory.create("t", 0, TOPIC_ID, SMALL)), 60)
+    old.delete_records(31, old.end_offset)
+    run(old.flush())
+    run(directory.checkpoint())
+    run(directory.delete("t", 0))
+    if restarted:
+        directory.release()
+        directory = opened(disk)
+    fill(run(directory.create("t", 0, OTHER_ID, SMALL)), 5)
+    directory.release()
+    log = opened(disk).logs["t", 0]
+    assert (log.topic_id, log.start_offset, log.recovery_point) == (OTHER_ID, 0, 0)
+    assert offsets(read_batches(log, 0)) == [0, 2, 4, 6, 8]
+
+
+def test_a_checkpoint_under_way_does_not_bring_a_deleted_log_back() -> None:
+    """It was collected while the topic was there, and is written while the topic is made again."""
+
+    async def scenario() -> None:
+        disk = Slow()
+        directory = opened_within(disk)
+        fill(old := await directory.create("t", 0, TOPIC_ID, SMALL), 60)
+        old.delete_records(31, old.end_offset)
+        writing = asyncio.ensure_future(directory.checkpoint())
+        while not directory._checkpointing.locked():
+            await asyncio.sleep(0)
+        await replace_topic(directory)
+        await writing
+        assert read_offsets(disk, f"/logs/a/{LOG_STARTS}") == {}
 
     run(scenario())
 

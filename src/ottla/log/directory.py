@@ -73,6 +73,8 @@ class DataDirectory:
         self.loading = Loading()
         self._recovery_points: dict[Key, int] = {}
         self._written: dict[str, dict[Key, int]] = {}
+        # Whom the files of checkpoints may speak of.
+        self._checkpointed: set[Key] = set()
         self._log_starts: dict[Key, int] = {}
         self._cleaned_to: dict[Key, int] = {}
         self._now_ms = now_ms
@@ -93,6 +95,7 @@ class DataDirectory:
         self._log_starts = self._read_offsets(LOG_STARTS)
         self._cleaned_to = self._read_offsets(CLEANED_TO)
         self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        self._checkpointed = {*self._recovery_points, *self._log_starts, *self._cleaned_to, *self.high_watermarks}
         return self.meta
 
     @property
@@ -169,12 +172,19 @@ class DataDirectory:
 
     async def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:
         """A new, empty log. Its topic id is on disk before it can hold a byte."""
+        await self.free_name(topic, partition)
         await self.disk.away(self._make, f"{self.path}/{topic}-{partition}", topic_id)
         log = self._log(topic, partition, topic_id, settings)
         log.load(clean=True)
         log.fresh = True  # the first flush makes the names of its files durable
         self.logs[topic, partition] = log
         return log
+
+    async def free_name(self, topic: str, partition: int) -> None:
+        """Where the checkpoints still speak of a log of this name that is gone, a crash would make the next one believe that
+        it begins where the old one did."""
+        if (topic, partition) in self._checkpointed and (topic, partition) not in self.logs:
+            await self.checkpoint()
 
     def _make(self, path: str, topic_id: bytes) -> None:
         self.disk.make_directory(path)
@@ -224,7 +234,11 @@ class DataDirectory:
         async with self._checkpointing:
             if high_watermarks is not None:
                 self.high_watermarks = dict(high_watermarks)
-            await self.disk.away(self._write_checkpoints, *self._offsets(), dict(self.high_watermarks))
+            offsets = *self._offsets(), dict(self.high_watermarks)
+            named = {key for file in offsets for key in file}
+            self._checkpointed |= named
+            await self.disk.away(self._write_checkpoints, *offsets)
+            self._checkpointed = named
 
     def _offsets(self) -> tuple[dict[Key, int], dict[Key, int], dict[Key, int]]:
         """Recovery points of all logs, log starts of those that begin inside their first segment, and up to where those are
