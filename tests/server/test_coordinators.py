@@ -13,7 +13,13 @@ from ottla.server import coordinators, loading
 from ottla.server.coordinators import partition_of
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
-from ottla.wire.messages.groups import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from ottla.wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
 from served import Client, TouchyDisk, serving
 
 ONE = {"offsets.topic.num.partitions": "1"}
@@ -102,6 +108,23 @@ async def _no_topic_no_coordinator(path: Path) -> None:
 
 def test_who_asks_before_there_is_a_coordinator(tmp_path: Path) -> None:
     asyncio.run(_no_topic_no_coordinator(tmp_path))
+
+
+async def _nowhere(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        client = await served.connect()
+        joined = await client.call(join_request(member="me"), 9)
+        assert (joined.error_code, joined.member_id) == (Error.NOT_COORDINATOR.code, "")
+        alive = ConsumerGroupHeartbeatRequest(group_id="g", member_id="me", member_epoch=1)
+        told = await client.call(alive, 1)
+        assert (told.error_code, told.error_message) == (Error.NOT_COORDINATOR.code, None)
+        alive.member_id = ""
+        told = await client.call(alive, 1)
+        assert (told.error_code, told.error_message) == (Error.INVALID_REQUEST.code, "MemberId can't be empty.")
+
+
+def test_what_makes_no_sense_is_refused_also_where_nothing_is_coordinated(tmp_path: Path) -> None:
+    asyncio.run(_nowhere(tmp_path))
 
 
 async def _restart(path: Path) -> None:

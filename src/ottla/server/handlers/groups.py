@@ -34,6 +34,14 @@ from ottla.wire.messages.groups import (
 
 GROUP, TRANSACTION, SHARE = range(3)
 MANY_KEYS, SHARE_KEYS = 4, 6
+# Errors about the coordinator, and not about what was asked: in Apache Kafka they come without a text, and name no member.
+SAYS_ALL = (
+    Error.COORDINATOR_LOAD_IN_PROGRESS,
+    Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_COORDINATOR,
+    Error.UNKNOWN_SERVER_ERROR,
+    Error.UNSUPPORTED_VERSION,
+)
 
 Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -99,7 +107,8 @@ async def join_group(request: JoinGroupRequest, ctx: Context) -> JoinGroupRespon
         return await ctx.groups.decide(request.group_id, doors.join, request, ctx)
     except KafkaError as error:
         nameless = None if ctx.version >= 7 else ""
-        return JoinGroupResponse(error_code=error.code, protocol_name=nameless, member_id=request.member_id)
+        who = "" if error.error in SAYS_ALL else request.member_id
+        return JoinGroupResponse(error_code=error.code, protocol_name=nameless, member_id=who)
 
 
 @serves(SyncGroupRequest, versions="0-5")
@@ -139,4 +148,5 @@ async def consumer_group_heartbeat(
         check_consumer(request, ctx.version, ctx.node.config, ctx.image)
         return await ctx.groups.decide(request.group_id, doors.consumer_heartbeat, request, ctx)
     except KafkaError as error:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        said = None if error.error in SAYS_ALL else error.message
+        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=said)
