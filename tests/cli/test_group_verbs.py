@@ -179,3 +179,26 @@ def test_what_a_group_decides_cannot_be_said(broker: str, name: str) -> None:
     for words in (["--offset", "3"], ["--no-follow"], ["-p", "0"]):
         refused = ottla(broker, "consume", name, "--group", name, *words, code=2)
         assert "--group decides what is read" in refused.stderr
+
+
+def test_whoever_stops_listening_makes_the_member_leave(broker: str, name: str) -> None:
+    """`| head -1`: what was printed is committed, and the group is left at once, not when the session ends."""
+    filled(broker, name, partitions=1)
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.cli.main",
+        "consume",
+        name,
+        "--group",
+        name,
+        "--from-beginning",
+        "-b",
+        broker,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None and json.loads(reader.stdout.readline())["offset"] == 0
+        reader.stdout.close()
+        assert reader.wait(30) == 0
+    (described,) = as_json(broker, "group", "describe", name)
+    assert (described["state"], described["lag"]) == ("Empty", 0)

@@ -104,8 +104,14 @@ async def _consume_in_group(args: argparse.Namespace) -> None:
 async def _unless_nobody_listens(printing: Coroutine[Any, Any, None]) -> None:
     """Whoever reads our pipe may leave (`| head -1`) while we wait for records: then there is nothing left to do."""
     task = asyncio.ensure_future(printing)
-    if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
-        asyncio.get_running_loop().add_reader(sys.stdout.fileno(), task.cancel)
+    loop, fd = asyncio.get_running_loop(), sys.stdout.fileno()
+
+    def leave() -> None:
+        loop.remove_reader(fd)  # once is enough, and a second time would hit what is done on leaving
+        task.cancel()
+
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        loop.add_reader(fd, leave)
     try:
         await task
     except asyncio.CancelledError:

@@ -72,7 +72,7 @@ class Printer:
         for number in SIGNAL_CODES:
             loop.add_signal_handler(number, self._stop, task, number)
         if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
-            loop.add_reader(sys.stdout.fileno(), task.cancel)
+            loop.add_reader(sys.stdout.fileno(), self._nobody_listens, task)
         try:
             await task
         except asyncio.CancelledError:
@@ -81,6 +81,12 @@ class Printer:
 
     def _stop(self, task: asyncio.Future[None], number: signal.Signals) -> None:
         self.code = SIGNAL_CODES[number]
+        task.cancel()
+
+    def _nobody_listens(self, task: asyncio.Future[None]) -> None:
+        """Once: a second cancellation would hit the leaving of the group."""
+        asyncio.get_running_loop().remove_reader(sys.stdout.fileno())
+        print("Unable to write to standard out, closing consumer.", file=sys.stderr)
         task.cancel()
 
     async def _read(self) -> None:
