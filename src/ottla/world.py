@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import random
 import shutil
@@ -421,6 +422,8 @@ class Workshop:
 
     def __init__(self) -> None:
         self._pools: dict[int, concurrent.futures.ProcessPoolExecutor] = {}
+        self._opening = threading.Lock()
+        self._is_closed = False
 
     async def work(self, call: Callable[..., T], *args: Any) -> T:
         return await self._do(1, 0, call, *args)
@@ -429,29 +432,35 @@ class Workshop:
         return await self._do(TOILERS_MAX, TOILERS_NICENESS, call, *args)
 
     async def _do(self, children: int, niceness: int, call: Callable[..., T], *args: Any) -> T:
-        pool = self._pool(children, niceness)
+        begin = functools.partial(self._begin, children, niceness, call, *args)
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, call, *args)
+            if niceness or not self._pools:  # to start a child takes milliseconds, and the first one longer
+                done: concurrent.futures.Future[T] = await asyncio.get_running_loop().run_in_executor(None, begin)
+            else:
+                done = begin()
+            return await asyncio.wrap_future(done)
         except concurrent.futures.BrokenExecutor as error:
-            if self._pools.get(niceness) is pool:
-                del self._pools[niceness]  # or nothing would ever be done again
+            self._pools.pop(niceness, None)  # or nothing would ever be done again
             raise ChildProcessError(errno.ECHILD, "a child process died at its work") from error
 
-    def _pool(self, children: int, niceness: int) -> concurrent.futures.ProcessPoolExecutor:
-        pool = self._pools.get(niceness)
-        if pool is None:
-            import multiprocessing  # a node that has just started can do without
+    def _begin(self, children: int, niceness: int, call: Callable[..., T], *args: Any) -> concurrent.futures.Future[T]:
+        with self._opening:
+            if self._is_closed:
+                raise ChildProcessError(errno.ECHILD, "the node has stopped")
+            if niceness not in self._pools:
+                import multiprocessing  # a node that has just started can do without
 
-            spawn = multiprocessing.get_context("spawn")
-            pool = concurrent.futures.ProcessPoolExecutor(
-                children, mp_context=spawn, initializer=_begin_work, initargs=(niceness,)
-            )
-            self._pools[niceness] = pool
-        return pool
+                spawn = multiprocessing.get_context("spawn")
+                self._pools[niceness] = concurrent.futures.ProcessPoolExecutor(
+                    children, mp_context=spawn, initializer=_begin_work, initargs=(niceness,)
+                )
+            return self._pools[niceness].submit(call, *args)
 
     def close(self) -> None:
         """Whatever is being done there ends now: files must not be written after the node has let go of them."""
-        pools, self._pools = self._pools, {}
+        with self._opening:
+            self._is_closed = True
+            pools, self._pools = self._pools, {}
         for pool in pools.values():
             children = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
