@@ -48,19 +48,16 @@ FAMILIES = [
 TRANSACTIONS = "There is no transaction coordinator yet; what it needs is not advertised, so no client tries."
 GROUPS = "There are no groups yet; what they need is not advertised, so no client tries."
 COPIES = "About copies on other brokers: one node has none."
-COMPACTION = "Compacted topics are accepted and keep all their records; nothing compacts them yet."
 TIERED = "There is no tiered storage yet."
 REASONS = [
     ("IO-12", "What disks can do; it decides nothing here, and the benchmark reports rates of the node itself."),
     ("IO-13, RET-10", TIERED),
-    ("RET-05..08", COMPACTION),
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
     ("PRT-06, PRT-18", TRANSACTIONS),
     ("PRT-14", GROUPS),
     ("TRAP-42..47, TRAP-49, TRAP-50", COPIES),
     ("TRAP-51..56, TRAP-58, TRAP-59", GROUPS),
     ("TRAP-64..67", TRANSACTIONS),
-    ("TRAP-69..71", COMPACTION),
     ("TRAP-73", "There is no Spark sink of ours yet."),
     ("TRAP-76", "There are no share groups yet."),
     ("TRAP-77", GROUPS),
