@@ -159,6 +159,12 @@ class Party:
         self.ask(who, LeaveGroupRequest(**{**values, **more}), version)
         self.hear(who)
 
+    def describe(self, who: str = "admin") -> None:
+        """What administrators are told."""
+        for version in (0, 6):
+            self.ask(who, DescribeGroupsRequest(groups=[self.group_id]), version)
+            self.hear(who)
+
     # --- waiting
 
     def until(self, state: str, members: int) -> None:

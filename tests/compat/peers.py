@@ -107,7 +107,7 @@ def request_class(key: int, version: int) -> Any:
     return load_request_schema(key, version)
 
 
-def asking(key: int, version: int, **values: Any) -> Any:
+def asking(key: int, version: int, /, **values: Any) -> Any:
     """A request of that version: the given values where it has such fields, and nothing much in the others."""
     return _filled(request_class(key, version), values)
 

@@ -4,6 +4,7 @@ highest version of each API. Unlike the odd requests of a seed these stay the sa
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -368,7 +369,26 @@ CHOSEN: dict[str, list[dict[str, Any]]] = {
 }
 
 
-CHOSEN |= COMMITS | ADMIN
+# Where nothing else is coordinated yet, only groups and what cannot be coordinated at all are the same.
+SHARED_KEYS = [
+    "g",
+    "g:x:1",
+    "g:AAAAAAAAAAAAAAAAAAAAAQ:x",
+    ":AAAAAAAAAAAAAAAAAAAAAQ:1",
+    "g:AAAAAAAAAAAAAAAAAAAAAQ:",
+    "g:0:1:",
+]
+COORDINATED: dict[str, list[dict[str, Any]]] = {
+    "find_coordinator": [
+        {"key": "g", "coordinator_keys": ["g", "", "g", "x" * 300], "key_type": 0},
+        {"key": "", "coordinator_keys": [], "key_type": 0},
+        {"key": "g", "coordinator_keys": ["g", ""], "key_type": 9},
+        *({"key": key, "coordinator_keys": [key], "key_type": 2, "since": 1} for key in SHARED_KEYS),
+    ]
+}
+RANGES = SERVED | {"find_coordinator": (10, 0, 6)}
+
+CHOSEN |= COMMITS | ADMIN | COORDINATED
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +402,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
 @pytest.mark.parametrize("api", CHOSEN)
 def test_same_answers_to_chosen_requests(api: str, peers: tuple[Peer, Peer]) -> None:
     """PRT-03, PRT-17: names, numbers, nulls and repetitions that a broker has to have an opinion about."""
-    key, low, high = SERVED[api]
+    key, low, high = RANGES[api]
     found = []
     for values in CHOSEN[api]:
         for version in sorted({low, (low + high) // 2, high}):
@@ -401,3 +421,27 @@ def test_same_answers_about_groups_with_members(peers: tuple[Peer, Peer]) -> Non
     answers = enumerate(zip(ours, theirs, strict=True))
     found = [f"{n}: api {a[0]} v{a[1]}: {text}" for n, (a, b) in answers if (text := difference(a[2], b[2]))]
     assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)
+
+
+def test_same_answers_where_nothing_is_coordinated(peers: tuple[Peer, Peer]) -> None:
+    """The last one of all: it deletes the offsets topic. What makes no sense is said even so."""
+    for peer in peers:
+        peer.ask(asking(20, 5, topic_names=[OFFSETS_TOPIC]))
+        while peer.ask(asking(12, 4, group_id="g", member_id="m")).error_code.name != "not_coordinator":
+            time.sleep(0.05)
+    join = {"group_id": "g", "protocol_type": "consumer", "member_id": "me"}
+    beat = {"group_id": "g", "member_id": "me", "rebalance_timeout": 1000, "subscribed_topic_names": ["t"]}
+    asked = [
+        *((11, {**join, "session_timeout": session}) for session in (1, 10_000)),
+        (11, {**join, "session_timeout": 1, "group_id": ""}),
+        *((14, {"group_id": group, "protocol_type": kind}) for group in ("g", "") for kind in ("consumer", None)),
+        (14, {"group_id": "g", "protocol_type": "consumer", "protocol_name": "range"}),
+        *((key, {"group_id": group}) for key in (12, 13, 47) for group in ("g", "")),
+        *((68, {**beat, "member_epoch": epoch, "topic_partitions": []}) for epoch in (0, 1, -1, -2, -3)),
+        *((68, {**beat, "topic_partitions": [], **wrong}) for wrong in ({"group_id": ""}, {"server_assignor": "x"})),
+        (68, {**beat, "topic_partitions": None}),
+        *((key, {"groups": ["g", ""], "group_ids": ["g", ""], "groups_names": ["g", ""]}) for key in (15, 16, 42, 69)),
+    ]
+    newest = {11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 42: 2, 47: 0, 68: 1, 69: 1}
+    found = [compare(asking(key, newest[key], **values), peers, settle=False) for key, values in asked]
+    assert not any(found), [row for row in zip(asked, found, strict=True) if row[1]]

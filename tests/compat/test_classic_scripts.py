@@ -95,6 +95,44 @@ def pair(party: Party, **more: Any) -> None:
 
 
 @script
+def administrators_look_on(party: Party) -> None:
+    """What a member was given at last is told also while the group rebalances; what it subscribes to is not."""
+    party.come("a")
+    party.hear("a")
+    party.describe()
+    party.sync("a", parts="a:all")
+    party.hear("a")
+    party.describe()
+    party.come("b")
+    party.until("PreparingRebalance", 2)
+    party.describe()
+    party.join("a")
+    party.hear("a", "b")
+    party.describe()
+    party.sync("a", parts="a:one b:two")
+    party.sync("b")
+    party.hear("a", "b")
+    party.describe()
+    party.leave("b", ("b", None))
+    party.until("PreparingRebalance", 1)
+    party.describe()
+    party.leave("a", ("a", None))
+    party.until("Empty", 0)
+    party.describe()
+
+
+@script
+def a_static_member_comes_back_while_it_waits(party: Party) -> None:
+    """It is no newcomer any more, so that its session may end: whoever waits need not send heartbeats."""
+    party.come("a", session_timeout_ms=2500)
+    party.hear("a")
+    party.join("b", group_instance_id="i", session_timeout_ms=500)
+    party.until("PreparingRebalance", 2)
+    party.join("b'", group_instance_id="i", session_timeout_ms=500)
+    party.hear("b", "b'")
+
+
+@script
 def joining_again(party: Party) -> None:
     pair(party)
     party.join("b")  # nothing changed: the answer comes at once

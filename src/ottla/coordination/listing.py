@@ -77,14 +77,14 @@ def describe(groups: Groups, group_id: str, caller: Caller, moment: Moment) -> D
 
 
 def _member(member: ClassicMember, protocol: str | None) -> DescribeGroupsResponse.Group.Member:
-    """What a member subscribes to and what it was given is told only while the group is stable."""
+    """What a member subscribes to is told only while the group is stable; what it was given at last, always."""
     return DescribeGroupsResponse.Group.Member(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
         member_metadata=b"" if protocol is None else member.subscription(protocol),
-        member_assignment=b"" if protocol is None else member.assignment,
+        member_assignment=member.assignment,
     )
 
 

@@ -144,7 +144,7 @@ async def test_groups_are_described(tmp_path: Path, version: int) -> None:
 
 
 @on_loop
-async def test_what_members_say_is_told_only_while_the_group_is_stable(tmp_path: Path) -> None:
+async def test_what_members_say_is_told_only_while_the_group_is_stable_and_what_they_had_always(tmp_path: Path) -> None:
     async with serving(tmp_path, PROMPT) as served:
         client = await stocked(served)
         await join(client, "g")
@@ -156,7 +156,7 @@ async def test_what_members_say_is_told_only_while_the_group_is_stable(tmp_path:
         while group.group_state == "Stable":
             group = (await described(client, "g"))[0]
         assert (group.group_state, group.protocol_data) == ("PreparingRebalance", "")
-        assert [(m.member_metadata, m.member_assignment) for m in group.members] == [(b"", b"")] * 2
+        assert [(m.member_metadata, m.member_assignment) for m in group.members] == [(b"", b"mine"), (b"", b"")]
 
 
 @pytest.mark.parametrize("version", range(3))

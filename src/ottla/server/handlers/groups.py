@@ -17,6 +17,7 @@ from ottla.server.coordinators import partition_of
 from ottla.server.dispatch import serves
 from ottla.server.handlers.metadata import auto_topic
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import uuid_bytes
 from ottla.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -54,7 +55,7 @@ async def find_coordinator(request: FindCoordinatorRequest, ctx: Context) -> Fin
     one = await _coordinator(request.key, request.key_type, ctx)
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message,
+        error_message=one.error_message or "NONE",  # as Apache Kafka says it
         node_id=one.node_id,
         host=one.host,
         port=one.port,
@@ -73,8 +74,14 @@ async def _coordinator(key: str, kind: int, ctx: Context) -> Coordinator:
 
 
 def _names_share_partition(key: str, ctx: Context) -> bool:
-    """Whether it reads group:topic id:partition."""
-    return ctx.version >= SHARE_KEYS and len(parts := key.split(":")) == 3 and all(parts)
+    """Whether it reads group:topic id:partition. The name of a group may have colons of its own."""
+    try:
+        group, topic_id, partition = key.rsplit(":", 2)
+        uuid_bytes(topic_id)
+        int(partition)
+    except ValueError:
+        return False
+    return ctx.version >= SHARE_KEYS and bool(group.strip())
 
 
 async def _coordinator_of_group(key: str, ctx: Context) -> Coordinator:
