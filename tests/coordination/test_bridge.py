@@ -355,6 +355,42 @@ def test_a_downgrade_that_cannot_be_written_leaves_everything_as_it_was() -> Non
     assert shared(one, other) == had and crowd.group().state == "Stable"
 
 
+def test_an_upgrade_that_cannot_be_written_answers_those_who_wait_and_leaves_a_classic_group() -> None:
+    """The disk is full: nobody waits for ever, and sessions still end."""
+    crowd = crowd_of()
+    one, two = classic_alone(crowd), Classic(crowd)
+    two.id = two.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    waiting = two.ask_to_join()
+    crowd.most_bytes = 0
+    assert Consumer(crowd, "other").send(Consumer(crowd, "other").full()).error_code != 0  # type: ignore[union-attr]
+    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code  # type: ignore[attr-defined]
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+    crowd.most_bytes = 1 << 20
+    again = two.ask_to_join()
+    joined = one.ask_to_join()
+    assert again.reply.error_code == joined.reply.error_code == 0  # type: ignore[attr-defined]
+    crowd.pass_ms(SESSION_MS + REBALANCE_MS)
+    assert crowd.groups.by_id[GROUP].state == "Empty"
+
+
+def test_a_member_that_was_not_heard_of_while_nothing_could_be_written_goes_later() -> None:
+    """A session that ends, and a last word: both are refused by a full disk. Neither may leave a member behind for ever."""
+    for says_goodbye in (False, True):
+        crowd = Crowd({"t": 4})
+        one, other = Consumer(crowd, "one").join(), Consumer(crowd, "other").join()
+        crowd.settle(one, other)
+        crowd.most_bytes = 0
+        if says_goodbye:
+            assert isinstance(other.send(other.request(member_epoch=-1)), KafkaError)
+        else:
+            crowd.pass_ms(46_000)
+            assert len(crowd.group().members) == 2
+        crowd.most_bytes = 1 << 20
+        crowd.settle(one, rounds=60)
+        assert list(crowd.group().members) == ["one"]
+        assert one.partitions() == [0, 1, 2, 3]
+
+
 def test_the_epoch_of_a_classic_member_is_checked_when_it_commits() -> None:
     crowd = crowd_of()
     Consumer(crowd, "one").join()

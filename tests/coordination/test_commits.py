@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from classic_bench import ClassicBench
 from groups_bench import GroupsBench
 from ottla.coordination import commits
 from ottla.coordination.commits import Wanted, WantedTopic
+from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import tombstone
 from ottla.coordination.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, Record, pack
 from ottla.wire.codec import encode
@@ -174,6 +176,29 @@ def test_the_retention_is_a_setting() -> None:
     assert fetch(bench) == 1
     bench.pass_ms(2_000)
     assert fetch(bench) == -1
+
+
+def test_expiry_that_cannot_be_written_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full: a round that is not over must not go on at once, for ever."""
+    monkeypatch.setattr(commits, "TOMBSTONES_BYTES_MAX", 1)
+    bench = begun(GroupsBench(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000))
+    commit(bench, 1)
+    commit(bench, 2, partition=1)
+    bench.pass_ms(59_000)
+    bench.most_bytes = 0
+    ring, rung = bench.coordinator.ring, Counter[int]()
+
+    def counted(moment: Moment) -> Any:
+        rung[moment.elapsed_ms] += 1
+        assert rung[moment.elapsed_ms] < 10, "again and again at one moment"
+        return ring(moment)
+
+    monkeypatch.setattr(bench.coordinator, "ring", counted)
+    bench.pass_ms(4_000)
+    assert rung
+    bench.most_bytes = 1 << 20
+    bench.pass_ms(5_000)
+    assert (fetch(bench), fetch(bench, partition=1)) == (-1, -1)
 
 
 def test_a_moment_of_expiry_given_by_the_client_counts_alone() -> None:

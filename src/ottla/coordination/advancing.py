@@ -33,7 +33,7 @@ from ottla.coordination.consumer_member import (
 )
 from ottla.coordination.fingerprints import group_hash
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import Moment, Waiter
+from ottla.coordination.machine import Alarm, Moment, Waiter
 from ottla.coordination.reconciliation import Goal, Owned, reconciled
 from ottla.coordination.records import Record
 from ottla.metadata.image import GROUP, Image
@@ -60,6 +60,7 @@ class Turn:
     answers: list[tuple[Waiter, object]] = field(default_factory=list)
     former: ClassicGroup | None = None  # the group was this one before
     successor: ClassicGroup | None = None  # the group is this one from now on
+    silenced: dict[Alarm, int] = field(default_factory=dict)  # alarms of the former group, and when they were due
 
 
 def group_setting(groups: Groups, group_id: str, name: str) -> int:

@@ -43,12 +43,12 @@ LOOKED_AT_MAX = 2_000
 # and so many bytes of tombstones go into one batch; the name of a topic has no more than 249.
 TOMBSTONES_BYTES_MAX = 512 * 1024
 TOMBSTONE_BYTES = 300
+UNWRITTEN_PAUSE_MS = 1_000
 EXPIRY = "offsets"
 EXPIRY_ALARM: Alarm = (EXPIRY, "", "")
 DELETION = "deleted topics"
 DELETION_ALARM: Alarm = (DELETION, "", "")
 
-CommitTopic = OffsetCommitRequest.Topic
 Committed = OffsetCommitResponse.Topic.Partition
 Fetched = OffsetFetchResponse.Group.Topic
 FetchedPartition = OffsetFetchResponse.Group.Topic.Partition
@@ -261,7 +261,17 @@ def go_on_deleting(groups: Groups, _group: str, _member: str, moment: Moment) ->
         del groups.deleted_topics[topic_id]
     if groups.deleted_topics:
         groups.timers.set(DELETION_ALARM, moment.elapsed_ms)
-    return Decision(records=records)
+    return _or_later(groups, records, DELETION_ALARM, moment)
+
+
+def _or_later(groups: Groups, records: list[Record], alarm: Alarm, moment: Moment) -> Decision[None]:
+    """Write these. If that is not possible, because the disk is full say, go on after a pause, not at once for ever."""
+
+    def pause(error: KafkaError) -> Decision[None]:
+        groups.timers.set(alarm, moment.elapsed_ms + UNWRITTEN_PAUSE_MS)
+        return Decision()
+
+    return Decision(records=records, refused=pause)
 
 
 # --- expiry
@@ -291,7 +301,7 @@ def expire(groups: Groups, _group: str, _member: str, moment: Moment) -> Decisio
         groups.to_look_at.pop()
     rest_ms: int = 0 if groups.to_look_at else groups.config["offsets.retention.check.interval.ms"]
     groups.timers.set(EXPIRY_ALARM, moment.elapsed_ms + rest_ms)
-    return Decision(records=records)
+    return _or_later(groups, records, EXPIRY_ALARM, moment)
 
 
 def _expire_group(groups: Groups, group_id: str, room: int, moment: Moment) -> tuple[list[Record], bool]:

@@ -45,7 +45,7 @@ from ottla.coordination.consumer_member import (
     no_regex_record,
     regex_record,
 )
-from ottla.coordination.conversion import close_classic, fence, undo, upgrade
+from ottla.coordination.conversion import close_classic, fence, reopen_classic, undo, upgrade
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
@@ -80,7 +80,15 @@ def heartbeat(groups: Groups, request: Request, caller: Caller, moment: Moment) 
     after = reconcile(turn, after, assignment_epoch, target, owned, names_changed or regex_changed)
     keep_session(groups, turn.group.group_id, after.id, moment)
     close_classic(turn)
-    return Decision(_answer(groups, request, before, after), turn.records, turn.answers)
+    decision = Decision(_answer(groups, request, before, after), turn.records, turn.answers)
+    if turn.former is not None:
+        decision.refused = lambda error: _not_upgraded(turn, error)
+    return decision
+
+
+def _not_upgraded(turn: Turn, error: KafkaError) -> Decision[Response]:
+    reopen_classic(turn)
+    return Decision(Response(error_code=error.code, error_message=error.message), [], turn.answers)
 
 
 def _turn(groups: Groups, request: Request, moment: Moment) -> Turn:

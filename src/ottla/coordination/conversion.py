@@ -12,6 +12,7 @@ one another can be read here, except the data of assignors that users wrote, and
 from __future__ import annotations
 
 from ottla.coordination.advancing import (
+    REVOCATION,
     SESSION,
     SESSION_TIMEOUT,
     Turn,
@@ -25,6 +26,7 @@ from ottla.coordination.classic_group import SESSION as CLASSIC_SESSION
 from ottla.coordination.classic_rebalance import JOIN_PHASE, SYNC_PHASE, Step, prepare
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import (
+    UNREVOKED,
     ClassicSide,
     Member,
     Target,
@@ -37,7 +39,7 @@ from ottla.coordination.consumer_member import (
     target_record,
 )
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import Moment
+from ottla.coordination.machine import Alarm, Moment
 from ottla.coordination.simple import SimpleGroup
 from ottla.metadata.image import Image
 from ottla.wire.codec import Malformed
@@ -155,11 +157,31 @@ def close_classic(turn: Turn) -> None:
         step.refuse_join(member, Error.REBALANCE_IN_PROGRESS, member.member_id)
         step.refuse_sync(member, Error.REBALANCE_IN_PROGRESS)
         timers.set((SESSION, former.group_id, member.member_id), now_ms + member.session_timeout_ms)
-    for member_id in [*former.members, *former.pending]:
-        timers.cancel((CLASSIC_SESSION, former.group_id, member_id))
-    step.cancel_phase(JOIN_PHASE)
-    step.cancel_phase(SYNC_PHASE)
+    for alarm in _classic_alarms(former):
+        if (due_ms := timers.due_at(alarm)) is not None:
+            turn.silenced[alarm] = due_ms
+            timers.cancel(alarm)
     turn.answers += step.answers
+
+
+def _classic_alarms(group: ClassicGroup) -> list[Alarm]:
+    sessions = [(CLASSIC_SESSION, group.group_id, member_id) for member_id in (*group.members, *group.pending)]
+    return [*sessions, (JOIN_PHASE, group.group_id, ""), (SYNC_PHASE, group.group_id, "")]
+
+
+def reopen_classic(turn: Turn) -> None:
+    """It could not be written that the group is a consumer group now. It goes on as a classic one; those who waited in it are
+    told to join again all the same."""
+    former, timers = turn.former, turn.groups.timers
+    if former is None:
+        return
+    for alarm, due_ms in turn.silenced.items():
+        timers.set(alarm, due_ms)
+    step = Step(turn.groups, former, turn.moment)
+    for member in former.members.values():
+        timers.cancel((SESSION, former.group_id, member.member_id))
+        if (CLASSIC_SESSION, former.group_id, member.member_id) not in timers:
+            step.expect_heartbeat(member)  # it was excused while it waited
 
 
 # --- down
@@ -217,18 +239,21 @@ def _open_classic(turn: Turn, classic: ClassicGroup, must_rebalance: bool) -> No
 
 
 def undo(turn: Turn) -> None:
-    """It could not be written: the consumer group is still there."""
-    if turn.successor is None:
-        return
-    groups, group = turn.groups, turn.group
-    for member_id in turn.successor.members:
-        groups.timers.cancel((CLASSIC_SESSION, group.group_id, member_id))
-    Step(groups, turn.successor, turn.moment).cancel_phase(JOIN_PHASE)
-    groups.by_id[group.group_id] = group
+    """It could not be written: the consumer group is still there, and all who are in it. Alarms that were silenced are set
+    anew: a member whose last word could not be written would otherwise stay for ever."""
+    groups, group, now_ms = turn.groups, turn.group, turn.moment.elapsed_ms
+    if turn.successor is not None:
+        for member_id in turn.successor.members:
+            groups.timers.cancel((CLASSIC_SESSION, group.group_id, member_id))
+        Step(groups, turn.successor, turn.moment).cancel_phase(JOIN_PHASE)
+        groups.by_id[group.group_id] = group
     usual_ms = group_setting(groups, group.group_id, SESSION_TIMEOUT)
     for member in group.members.values():
-        timeout_ms = member.classic.session_timeout_ms if member.classic else usual_ms
-        groups.timers.set((SESSION, group.group_id, member.id), turn.moment.elapsed_ms + timeout_ms)
+        session, revocation = ((kind, group.group_id, member.id) for kind in (SESSION, REVOCATION))
+        if session not in groups.timers:
+            groups.timers.set(session, now_ms + (member.classic.session_timeout_ms if member.classic else usual_ms))
+        if member.state == UNREVOKED and member.classic is None and revocation not in groups.timers:
+            groups.timers.set(revocation, now_ms + member.rebalance_timeout_ms)
 
 
 # --- what consumers say to one another
