@@ -36,6 +36,7 @@ NOW_MS = 1_767_225_600_000
 SETTINGS = LogSettings(segment_bytes=700, index_interval_bytes=150, retention_ms=-1)
 TOPIC_ID = b"t" * 16
 BATCHES_MAX = 8
+DELETED_TO = 8  # in the middle of a batch
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +66,7 @@ class Place:
         self.moves = Moves(self.directories, rng, 1)
         self.synced: dict[int, bytes] = {}
         self.written: dict[int, bytes] = {}
+        self.deleted_to = 0
         self.partition: Partition
 
     async def open(self) -> None:
@@ -103,8 +105,9 @@ class Place:
         first = self.partition.log
         await self.move()
         assert self.partition.log is not first and first.failed is not None
-        self.partition.log.delete_records(7, self.partition.high_watermark.value)
+        self.partition.log.delete_records(DELETED_TO, self.partition.high_watermark.value)
         await self.directories.checkpoint({})
+        self.deleted_to = DELETED_TO
         await self.move()
         await self.directories.sweep()
 
@@ -153,7 +156,7 @@ async def check_after(disk: SimDisk, before: Place) -> None:
     for at in before.synced:
         if at >= log.start_offset:
             assert at in found, f"the synced batch at {at} is lost; there are {sorted(found)}"
-    assert log.start_offset <= 7
+    assert before.deleted_to <= log.start_offset <= DELETED_TO
     assert all(data[16:] == before.written[at][16:] for at, data in found.items())
     place.moves.resume(lambda topic_id, index: place.partition)
     await place.produce(2, lambda: not place.moves.under_way)
@@ -210,9 +213,13 @@ def the_shorter_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_new_name_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(marks: object = None) -> None:
+        """The checkpoint at the end of a move would sync the name too."""
+
     def rename(copy: moving.Copy, name: str) -> None:
         copy.home.disk.rename(copy.path, name)
         copy.path = name
+        monkeypatch.setattr(copy.home, "checkpoint", nothing)
 
     monkeypatch.setattr(moving.Copy, "_rename", rename)
 
@@ -227,7 +234,43 @@ def test_planted_mistakes_are_caught(
     """A harness that catches nothing proves nothing."""
     mistake(monkeypatch)
     with pytest.raises(AssertionError):
-        enumerate_cuts(stage, 2, first=120)
+        enumerate_cuts(stage, 2, first=100)
+
+
+def test_a_copy_that_is_dropped_never_passes_for_the_log(stage: Stage) -> None:
+    """The log fails when the copy has its name already, and the power goes while the copy is removed, file by file."""
+    cut = 0
+    for call in range(1, 1000):
+        disk = SimDisk()
+        wanted = stage.run(fail_when_the_copy_has_its_place(Place(disk), disk, call))
+        for loss in Loss:
+            found = stage.run(opened_and_read(disk.crash(random.Random(call), loss)))
+            assert found == wanted, f"cut before call {call} of the removal, {loss.value}"
+        if disk.calls < (disk.stop_at or 0):
+            break
+        cut += 1
+    assert cut > 5
+
+
+async def fail_when_the_copy_has_its_place(place: Place, disk: SimDisk, call: int) -> list[int]:
+    await place.open()
+    await place.produce(8)
+    await place.partition.log.flush()
+    move = moving.Copy(place.partition.log, place.directories.at(place.elsewhere()), random.Random(2))
+    await move.begin()
+    while await move.copy_some():
+        pass
+    await move.put_in_place()
+    disk.stop_at = disk.calls + call
+    with contextlib.suppress(PowerCut):
+        await move.drop()
+    return sorted(place.written)
+
+
+async def opened_and_read(disk: SimDisk) -> list[int]:
+    place = Place(disk)
+    await place.open()
+    return sorted(await read_all(place.partition.log))
 
 
 # --- asked for by clients

@@ -26,6 +26,7 @@ from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
 from ottla.log.moving import futures_in, how_far
 from ottla.log.settings import LogSettings
+from ottla.log.trimming import raise_start
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import is_reserved, random_id, uuid_text
 from ottla.world import Disk
@@ -116,7 +117,12 @@ class Directories:
             for (topic, index), log in directory.logs.items():
                 found.setdefault((topic, index, log.topic_id), []).append(directory)
         for (topic, index, _), homes in found.items():
-            for directory in sorted(homes, key=lambda home: how_far(home.logs[topic, index]))[:-1]:
+            *others, home = sorted(homes, key=lambda home: how_far(home.logs[topic, index]))
+            log = home.logs[topic, index]
+            deleted_to = max(each.checkpointed_start(topic, index) for each in homes)
+            if raise_start(log, min(deleted_to, log.end_offset)):  # what was deleted on request stays deleted
+                await home.checkpoint()
+            for directory in others:
                 await directory.delete(topic, index)
 
     async def log(self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes) -> Log:

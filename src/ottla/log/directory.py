@@ -168,6 +168,10 @@ class DataDirectory:
         log.checkpoint = self.checkpoint
         return log
 
+    def checkpointed_start(self, topic: str, partition: int) -> int:
+        """Where a log began when the last process said so; 0 if it never did."""
+        return self._log_starts.get((topic, partition), 0)
+
     # -- topics come and go
 
     async def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:

@@ -58,7 +58,7 @@ class Copy:
     def __init__(self, source: Log, home: DataDirectory, rng: random.Random) -> None:
         self.source = source
         self.home = home
-        self.path = f"{home.path}/{future_name(source.topic, source.partition, rng)}"
+        self.path = self._future_path = f"{home.path}/{future_name(source.topic, source.partition, rng)}"
         # Batches that are there must fit, also if segments were larger when they were written.
         largest = max(segment.size for segment in source.segments)
         settings = replace(source.settings, segment_bytes=max(source.settings.segment_bytes, largest))
@@ -133,6 +133,7 @@ class Copy:
         if self.log.failed is not None:
             raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the copy could not be synced: {self.log.failed}")
         name = f"{self.home.path}/{self.source.topic}-{self.source.partition}"
+        await self.home.free_name(self.source.topic, self.source.partition)
         await self.home.disk.away(self._rename, name)
         self.log.follow(name)
 
@@ -167,7 +168,13 @@ class Copy:
             self.home.files.close(segment)
             self.home.files.drop_index(segment.path + ".index")
         with suppress(OSError):  # what cannot be removed now is removed by the next start
-            await self.home.disk.away(self.home.disk.remove_tree, self.path)
+            await self.home.disk.away(self._remove)
+
+    def _remove(self) -> None:
+        """A copy that has its place gives it up first: half of it could pass for the log when the node starts again."""
+        if not self.path.endswith(FUTURE):
+            self._rename(self._future_path)
+        self.home.disk.remove_tree(self.path)
 
 
 def futures_in(directory: DataDirectory) -> list[tuple[str, int, bytes]]:
@@ -183,5 +190,5 @@ def futures_in(directory: DataDirectory) -> list[tuple[str, int, bytes]]:
 
 
 def how_far(log: Log) -> tuple[int, int]:
-    """Of two logs of one partition the one with more of this is the one that counts."""
-    return log.end_offset, log.start_offset
+    """Of two logs of one partition the one with more of this is the one that counts: the longer one, with more in it."""
+    return log.end_offset, -log.start_offset

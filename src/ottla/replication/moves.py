@@ -175,6 +175,7 @@ class Moves:
             await copy.copy_some()
         self._switch(partition, copy)
         await copy.log.flush()
+        await copy.home.checkpoint()  # where it begins, which the old one knew
         await self._directories.home_of(copy.source).delete(partition.topic, partition.index)
         self._tell({(partition.topic_id, partition.index): self._directories.id_of(copy.log)})
 
