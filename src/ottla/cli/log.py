@@ -112,7 +112,7 @@ def _lines(path: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             if found.head.last_offset < args.from_offset:
                 continue
             if args.records:
-                yield from _records(path, found, decoder, args.from_offset)
+                yield from _records(found, decoder, args.from_offset)
             else:
                 yield _batch(path, found)
 
@@ -146,7 +146,7 @@ def _batch(path: str, found: Found) -> dict[str, Any]:
     }
 
 
-def _records(path: str, found: Found, decoder: Decoder | None, start: int) -> Iterator[dict[str, Any]]:
+def _records(found: Found, decoder: Decoder | None, start: int) -> Iterator[dict[str, Any]]:
     for record in found.records():
         if record.offset < start:
             continue

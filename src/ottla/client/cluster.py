@@ -30,7 +30,6 @@ PAUSE_SECONDS_MAX = 1.0
 # Marks that stand for offsets in ListOffsets.
 LATEST = -1
 EARLIEST = -2
-MAX_TIMESTAMP = -3
 
 
 class Unreachable(ConnectionError):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ottla.client.cluster import Cluster, TopicPartition, by_topic
 from ottla.client.connection import failure
 from ottla.client.coordinator import Coordinator
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages.commits import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -21,7 +21,6 @@ from ottla.wire.schema import ZERO_UUID
 
 TOPIC_ID_VERSION = 10
 MANY_GROUPS_VERSION = 8
-PARTITION_ERRORS = {Error.GROUP_SUBSCRIBED_TO_TOPIC, Error.UNKNOWN_TOPIC_OR_PARTITION, Error.TOPIC_AUTHORIZATION_FAILED}
 
 
 class Committed(NamedTuple):

@@ -124,7 +124,7 @@ def check_broker(config: BrokerConfig, values: Mapping[str, str], *, for_all: bo
     _none_of(bare, "These security configs can be dynamically updated only per-listener using the listener prefix")
     try:
         for name, text in values.items():
-            _check_type(config, name, text)
+            _check_type(name, text)
         if for_all:
             single = [name for name in values if _only_for_one(name)]
             _none_of(single, "Cannot update these configs at default cluster level, broker id must be specified")
@@ -140,7 +140,7 @@ def _none_of(names: list[str], why: str) -> None:
         raise KafkaError(Error.INVALID_REQUEST, f"{why}: [{', '.join(names)}]")
 
 
-def _check_type(config: BrokerConfig, name: str, text: str) -> None:
+def _check_type(name: str, text: str) -> None:
     match = LISTENER.fullmatch(name)
     row = NODE_SETTINGS.get(match[1] if match else name)
     if row is None or not row.scope:

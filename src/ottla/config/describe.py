@@ -54,7 +54,7 @@ def describe_broker(config: BrokerConfig) -> list[Entry]:
     """Everything that counts on this node: all settings, and whatever else its properties or the metadata name."""
     given = config.static | config.dynamic_default | config.dynamic_broker
     names = dict.fromkeys([*ALWAYS_LISTED, *given])
-    return [_broker_entry(config, name, config[name], _synonyms(config, name)) for name in names]
+    return [_broker_entry(name, config[name], _synonyms(config, name)) for name in names]
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[Entry]:
@@ -62,7 +62,7 @@ def describe_all_brokers(config: BrokerConfig) -> list[Entry]:
     entries = []
     for name, text in config.dynamic_default.items():
         synonyms = [synonym for synonym in _synonyms(config, name) if synonym.source == DYNAMIC_DEFAULT]
-        entries.append(_broker_entry(config, name, text, synonyms))
+        entries.append(_broker_entry(name, text, synonyms))
     return entries
 
 
@@ -147,7 +147,7 @@ def _own_entry(config: BrokerConfig, row: Setting, overridden: bool, value: Valu
     return Entry(row.name, shown, False, first, False, tuple(synonyms), KIND_CODES[row.kind], row.why)
 
 
-def _broker_entry(config: BrokerConfig, name: str, value: Value, synonyms: Iterable[Synonym]) -> Entry:
+def _broker_entry(name: str, value: Value, synonyms: Iterable[Synonym]) -> Entry:
     row = broker_setting(name)
     listed = tuple(synonyms)
     source = listed[0].source if listed else DEFAULT

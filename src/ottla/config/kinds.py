@@ -58,11 +58,10 @@ DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?(
 class Setting:
     """One row of the tables."""
 
-    __slots__ = ("allowed", "default", "effect", "internal", "kind", "name", "required", "scope", "stand_ins", "why")
+    __slots__ = ("allowed", "default", "effect", "internal", "kind", "name", "scope", "stand_ins", "why")
 
     def __init__(self, row: str, why: str) -> None:
         self.name, self.kind, default, self.allowed, *words = row.split()
-        self.required = default == "required"
         self.default: str | None = None if default in ("-", "required") else default.replace('""', "")
         self.scope = "cluster" if "cluster" in words else "broker" if "broker" in words else ""
         self.internal = "internal" in words

@@ -77,10 +77,6 @@ class ConsumerGroup:
         reconciled = all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values())
         return "Stable" if reconciled else "Reconciling"
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
     def member(self, member_id: str) -> Member:
         member = self.members.get(member_id)
         if member is None:

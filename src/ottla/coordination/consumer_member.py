@@ -88,10 +88,6 @@ def held(partitions: Target, epoch: int) -> Held:
     return {topic_id: dict.fromkeys(sorted(those), epoch) for topic_id, those in partitions.items()}
 
 
-def without_epochs(partitions: Held) -> dict[bytes, frozenset[int]]:
-    return {topic_id: frozenset(those) for topic_id, those in partitions.items()}
-
-
 # --- records
 
 

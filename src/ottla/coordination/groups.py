@@ -15,7 +15,6 @@ from ottla.coordination.machine import Moment, Timers
 from ottla.coordination.offsets import Commit, Offsets
 from ottla.coordination.records import Record
 from ottla.metadata.image import Image, Topic
-from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import Chance
 
 CLASSIC, CONSUMER = "classic", "consumer"
@@ -95,10 +94,3 @@ class Groups:
     def image(self) -> Image:
         """The committed picture of the cluster."""
         return self._image()
-
-    def find(self, group_id: str) -> Group:
-        """The group, or GROUP_ID_NOT_FOUND."""
-        group = self.by_id.get(group_id)
-        if group is None:
-            raise KafkaError(Error.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        return group

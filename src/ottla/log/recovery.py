@@ -53,7 +53,6 @@ class Report:
     truncated_bytes: int = 0
     segments_removed: int = 0
     indexes_rebuilt: int = 0
-    snapshots_removed: int = 0
 
     @property
     def repaired(self) -> bool:
@@ -71,7 +70,7 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
         segments = [_begin(log, start_offset)]
     if not has_epochs:
         _find_epochs(log, segments)
-    end = _tail(log, segments[-1], names)
+    end = _tail(segments[-1], names)
     settled = end is not None and end == recovery_point and (end in log.snapshots or end <= start_offset)
     scan = end is None or not (clean or settled)
     if end is None or scan:
@@ -85,7 +84,7 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
     log.start_offset = max(log.start_offset, segments[0].base)
     log.end_offset = end
     log.synced_end = log.recovery_point = end if clean or settled else min(recovery_point, end)
-    _keep_snapshots(log, segments, end, report)
+    _keep_snapshots(log, segments, end)
     log.adopt(segments)
     _trim_epochs(log)
     if clean and not log.snapshots:
@@ -220,7 +219,7 @@ def _remove(log: Log, segments: list[Segment]) -> None:
     log.disk.sync_directory(log.directory)
 
 
-def _tail(log: Log, segment: Segment, names: list[str]) -> int | None:
+def _tail(segment: Segment, names: list[str]) -> int | None:
     """The log end by the last segment's tail, or None if its index or its last headers cannot be believed."""
     if f"{segment.base:020d}.index" not in names and segment.size:
         return None
@@ -334,7 +333,7 @@ def _scan(log: Log, segment: Segment, report: Report, known: int, with_producers
         if with_producers and fields[PRODUCER] >= 0:
             rows += _replay(log, fields, batch)
     if segment.size < size:
-        _refuse_old_format(log, segment, file.read_at(segment.size, size - segment.size))
+        _refuse_old_format(segment, file.read_at(segment.size, size - segment.size))
     segment.index_time()
     report.scanned_bytes += size
     report.truncated_bytes += size - segment.size
@@ -364,7 +363,7 @@ def _pass_damage(log: Log, segment: Segment, position: int, fields: tuple[int, .
     return segment.size
 
 
-def _refuse_old_format(log: Log, segment: Segment, rest: bytes) -> None:
+def _refuse_old_format(segment: Segment, rest: bytes) -> None:
     """Before anything is cut: is it damage, or a whole message of format 0 or 1, which brokers before 3.0 may have left?"""
     length = int.from_bytes(rest[8:12], "big")
     is_old = rest[16:17] in (b"\0", b"\1") and 14 <= length <= len(rest) - PREFIX_BYTES
@@ -425,14 +424,13 @@ def _write_aborted(log: Log, segment: Segment, rows: bytes) -> None:
 # -- producers
 
 
-def _keep_snapshots(log: Log, segments: list[Segment], end: int, report: Report) -> None:
+def _keep_snapshots(log: Log, segments: list[Segment], end: int) -> None:
     """Those at segment bases, and the largest one above the last base; none beyond the log end."""
     bases = {segment.base for segment in segments}
     above = max((offset for offset in log.snapshots if segments[-1].base < offset <= end), default=-1)
     before = len(log.snapshots)
     log.drop_snapshots(lambda offset: offset <= end and (offset in bases or offset == above))
     if len(log.snapshots) < before:
-        report.snapshots_removed += before - len(log.snapshots)
         log.disk.sync_directory(log.directory)
 
 

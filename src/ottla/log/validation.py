@@ -114,7 +114,7 @@ def _prepared(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
     codec = target_codec(head, settings)
     if codec != head.codec or must_walk(head, settings, now_ms):
         try:
-            check_records(data, head, settings, now_ms)
+            check_records(data, settings, now_ms)
         except KafkaError as error:
             if error.error is Error.CORRUPT_MESSAGE:
                 # It was not damaged on its way, its CRC is right: sending it again would not help.
@@ -161,7 +161,7 @@ def must_walk(head: Batch, settings: LogSettings, now_ms: int) -> bool:
     return head.count > 1 or now_ms - head.base_timestamp > before
 
 
-def check_records(data: Bytes, head: Batch, settings: LogSettings, now_ms: int) -> None:
+def check_records(data: Bytes, settings: LogSettings, now_ms: int) -> None:
     timestamps: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
     low, high = now_ms - settings.message_timestamp_before_max_ms, now_ms + settings.message_timestamp_after_max_ms

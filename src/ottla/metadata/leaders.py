@@ -29,7 +29,6 @@ from ottla.wire.errors import Error, KafkaError
 PREFERRED = 0
 UNCLEAN = 1
 
-RECOVERED = 0
 RECOVERING = 1
 RECOVERY_UNCHANGED = -1
 

@@ -207,7 +207,7 @@ def _check(options: Options, entities: Entities) -> None:
     options.forbid("describe", "add-config", "delete-config")
     _check_connection(options)
     _check_types(options, entities.types)
-    _check_names(options, entities)
+    _check_names(entities)
     if options.has("describe"):
         _check_describe(options, entities)
     else:
@@ -241,7 +241,7 @@ def _check_connection(options: Options) -> None:
         raise Failed("Only one of --bootstrap-server or --bootstrap-controller can be specified")
 
 
-def _check_names(options: Options, entities: Entities) -> None:
+def _check_names(entities: Entities) -> None:
     first = entities.types[0]
     if {"brokers", "broker-loggers"} & set(entities.types):
         for name in filter(None, entities.names):
