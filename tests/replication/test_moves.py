@@ -7,14 +7,16 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from desk import on_loop
-from ottla.log import moving
+from ottla.log import flushing, moving
 from ottla.log.directories import Directories
+from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.metadata.controller import Decision
@@ -271,6 +273,44 @@ async def opened_and_read(disk: SimDisk) -> list[int]:
     place = Place(disk)
     await place.open()
     return sorted(await read_all(place.partition.log))
+
+
+class Held(SimDisk):
+    """Syncs of one log do not begin before they may."""
+
+    log: Log | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = asyncio.Event()
+
+    async def away(self, call: Callable[..., Any], *args: Any) -> Any:
+        if call is flushing.sync and args[0] is self.log:
+            await self.may_sync.wait()
+        return await super().away(call, *args)
+
+
+def test_a_sync_that_comes_too_late_for_a_log_that_moved(stage: Stage) -> None:
+    """With `flush.messages`: what waited for the old log to be synced is acknowledged when the new one is."""
+
+    async def scenario() -> None:
+        place = Place(disk := Held())
+        await place.open()
+        partition = place.partition
+        partition.configure(replace(SETTINGS, flush_messages=1), 1)
+        disk.log = partition.log
+        data = memoryview(bytearray(build([Record(timestamp=NOW_MS, value=b"v")])))
+        partition.append(data, NOW_MS, Origin.CLIENT, Unheard())
+        partition.write()
+        acknowledged = asyncio.ensure_future(partition.acknowledged(1, 60))
+        await place.moves.move(partition, place.elsewhere())
+        await place.moves.under_way["t", 0].task
+        disk.may_sync.set()
+        await acknowledged
+        assert partition.log is not disk.log and partition.log.synced_end == 1
+        assert not partition.high_watermark.closed
+
+    stage.run(scenario())
 
 
 # --- asked for by clients

@@ -233,7 +233,7 @@ class Partition:
         """One fsync serves everybody who came before it; those who came meanwhile get the next."""
         try:
             while self.log.unflushed >= self.log.settings.flush_messages:
-                await self.log.flush()
+                await self._flush(self.log)
                 self.high_watermark.rise(self.log.synced_end)
         except KafkaError as error:
             log_.error("%s: fsync failed, the partition takes no more writes: %s", self.log.name, error)
@@ -244,6 +244,14 @@ class Partition:
             self.high_watermark.dismiss(self.log.synced_end, storage_error(error))
         finally:
             self._syncing = False
+
+    async def _flush(self, log: Log) -> None:
+        try:
+            await log.flush()
+        except (KafkaError, OSError):
+            if log is self.log:
+                raise
+            # It moved meanwhile, and what was waited for is gone: all of it is in the other log, which is synced next.
 
     async def acknowledged(self, offset: int, seconds: float) -> None:
         """Return when everything below `offset` is as safe as this partition promises; TimeoutError if that takes longer.
