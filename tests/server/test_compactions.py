@@ -215,3 +215,23 @@ async def test_a_topic_that_becomes_compacted(tmp_path: Path) -> None:
         await served.node.upkeep.compactions.run()
         assert await left(client, log) == list(range(log.active.base - 1, 18))
         assert log.settings == replace(log.settings, cleanup_policy=frozenset({"compact"}))
+
+
+@on_loop
+async def test_a_log_that_moves_is_compacted_when_it_has_arrived(tmp_path: Path) -> None:
+    """A copy is not made in one moment: what it has copied and what it has still to copy must be of one time."""
+    settings = {"log.dirs": f"{tmp_path}/one,{tmp_path}/two", "replica.alter.log.dirs.io.max.bytes.per.second": "1"}
+    async with serving(tmp_path, settings) as served:
+        await served.topic("t", **ALWAYS)
+        client = await served.connect()
+        await fill(client, served, "t", 30)
+        await synced(served)
+        partition, moves = served.partition("t"), served.node.replicas.moves
+        log, directories = partition.log, served.node.directories
+        home = directories.home_of(log).path
+        await moves.move(partition, next(each.path for each in directories.all if each.path != home))
+        await served.node.upkeep.compactions.run()
+        assert log.cleaned_to == -1
+        await moves.move(partition, home)
+        await served.node.upkeep.compactions.run()
+        assert log.cleaned_to == log.active.base

@@ -88,6 +88,8 @@ class Compactions:
             and not log.uncleanable
             and log.directory not in self._busy
             and log.directory not in self._put_off
+            # A copy that got a record before a round, and looks for its tombstone after the next, would keep the record.
+            and (log.topic, log.partition) not in self._node.replicas.moves.under_way
         )
 
     async def _compact(self, log: Log, dirt: Dirt, tools: Tools) -> None:
