@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.options import add_bootstrap, add_json, cluster_of
+from ottla.cli.options import add_action, cluster_of
 from ottla.cli.text import compact, table
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, what in WHAT.items():
-        action = actions.add_parser(
-            name,
-            help=what,
-            description=f"{what[0].upper()}{what[1:]}.",
-            epilog=f"example:\n  ottla cluster {name}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        add_bootstrap(action)
-        add_json(action)
+        add_action(actions, name, what, f"ottla cluster {name}")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_bootstrap, add_json, cluster_of, pairs
+from ottla.cli.options import add_action, cluster_of, pairs
 from ottla.cli.text import compact, table
 
 if TYPE_CHECKING:
@@ -52,15 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what[0].upper()}{what[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bootstrap(parser)
-    add_json(parser)
+    parser = add_action(actions, name, what, example)
     parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("name", nargs="?", metavar="NAME", help="which one (not with --default)")
     parser.add_argument("--default", action="store_true", help="what holds for all of that kind that say nothing else")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.colour import coloured
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_bootstrap, add_json, cluster_of, moment_ms
+from ottla.cli.options import add_action, cluster_of, moment_ms
 from ottla.cli.text import compact, table
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ STATE_COLOURS = {"Stable": "green", "Empty": "dim", "Dead": "red"}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = _action(actions, "list", "print groups with their kind and state", "ottla group list --state stable")
+    listing = add_action(actions, "list", "print groups with their kind and state", "ottla group list --state stable")
     listing.add_argument("--state", action="append", help="only groups in this state; repeatable")
-    describe = _action(actions, "describe", "show members, offsets and lag", "ottla group describe billing")
+    describe = add_action(actions, "describe", "show members, offsets and lag", "ottla group describe billing")
     describe.add_argument("names", nargs="*", metavar="GROUP", help="all groups when none is named")
     describe.add_argument("--members", action="store_true", help="show members instead of partitions")
-    reset = _action(
+    reset = add_action(
         actions, "reset", "set the offsets of a group", "ottla group reset billing --all-topics --to latest"
     )
     reset.add_argument("names", nargs=1, metavar="GROUP")
@@ -52,22 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--to-offset", type=int, metavar="N", help="this offset, or the nearest that exists")
     where.add_argument("--shift", type=int, metavar="N", help="so many forward, or back when below zero")
     reset.add_argument("--execute", action="store_true", help="do it; without this the plan is only shown")
-    delete = _action(actions, "delete", "forget groups and their offsets", "ottla group delete billing")
+    delete = add_action(actions, "delete", "forget groups and their offsets", "ottla group delete billing")
     delete.add_argument("names", nargs="+", metavar="GROUP")
     delete.add_argument("-t", "--topic", action="append", metavar="TOPIC[:0,1]", help="only the offsets of this topic")
-
-
-def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what.capitalize()}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bootstrap(parser)
-    add_json(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def _action(actions: Any, name: str, what: str, example: str) -> argparse.Argume
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=what,
-        description=f"{what.capitalize()}.",
+        description=f"{what[0].upper()}{what[1:]}.",
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_bootstrap, add_json, cluster_of, moment_ms
+from ottla.cli.options import add_action, cluster_of, moment_ms
 from ottla.cli.text import compact, table
 
 if TYPE_CHECKING:
@@ -24,25 +24,12 @@ What is trimmed is gone for good; the offsets that remain do not change."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = _action(actions, "show", "show offsets of partitions", "ottla offsets show clicks --at 10m")
+    show = add_action(actions, "show", "show offsets of partitions", "ottla offsets show clicks --at 10m")
     show.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help="all topics when none is named")
     show.add_argument("--at", metavar="TIME", help="also the first offset of this time: 10m (ago), ISO, milliseconds")
-    trim = _action(actions, "trim", "delete records before an offset", "ottla offsets trim clicks --before 1000")
+    trim = add_action(actions, "trim", "delete records before an offset", "ottla offsets trim clicks --before 1000")
     trim.add_argument("topics", nargs="+", metavar="TOPIC[:0,1]")
     trim.add_argument("--before", required=True, metavar="OFFSET", help="the first offset to keep; `end` keeps none")
-
-
-def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what.capitalize()}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bootstrap(parser)
-    add_json(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
 
@@ -41,6 +41,20 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 def add_json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
     parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """One of the things a verb can do; it asks a cluster, and can print JSON."""
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_bootstrap(parser)
+    add_json(parser)
+    return parser
 
 
 def pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_bootstrap, add_json, cluster_of
+from ottla.cli.options import add_action, cluster_of
 from ottla.cli.text import compact, table
 
 if TYPE_CHECKING:
@@ -41,17 +41,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what.capitalize()}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_action(actions, name, what, example)
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("-n", "--records", type=int, default=100_000, help="how many (default 100000)")
-    add_bootstrap(parser)
-    add_json(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_bootstrap, add_json, cluster_of, pairs
+from ottla.cli.options import add_action, cluster_of, pairs
 from ottla.cli.text import compact, table
 from ottla.wire.ids import uuid_text
 
@@ -24,7 +24,7 @@ EXAMPLES = """examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = _action(actions, "create", "make topics", "ottla topic create clicks --partitions 6")
+    create = add_action(actions, "create", "make topics", "ottla topic create clicks --partitions 6")
     create.add_argument("names", nargs="+", metavar="NAME")
     create.add_argument(
         "-p", "--partitions", type=int, default=-1, help="how many (default: the broker's num.partitions)"
@@ -35,38 +35,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     create.add_argument("--if-not-exists", action="store_true", help="do nothing for a topic that exists")
     create.add_argument("--dry-run", action="store_true", help="let the cluster check everything, and make nothing")
-    listing = _action(actions, "list", "print the names of topics", "ottla topic list")
+    listing = add_action(actions, "list", "print the names of topics", "ottla topic list")
     listing.add_argument("pattern", nargs="?", metavar="PATTERN", help="only names that match, with * and ?")
     listing.add_argument("--internal", action="store_true", help="show the cluster's own topics too")
-    describe = _action(actions, "describe", "show partitions, offsets and settings", "ottla topic describe clicks")
+    describe = add_action(actions, "describe", "show partitions, offsets and settings", "ottla topic describe clicks")
     describe.add_argument("names", nargs="*", metavar="NAME", help="all topics when none is named")
     describe.add_argument("--all-configs", action="store_true", help="show settings that have their default, too")
     describe.add_argument(
         "--unhealthy", action="store_true", help="only partitions without a leader, or with copies that are not in sync"
     )
-    alter = _action(
+    alter = add_action(
         actions, "alter", "change settings, add partitions", "ottla topic alter clicks -c retention.ms=60000"
     )
     alter.add_argument("names", nargs=1, metavar="NAME")
     alter.add_argument("-p", "--partitions", type=int, help="the new number in all; it can only grow")
     alter.add_argument("-c", "--config", action="append", metavar="NAME=VALUE", help="set a setting; repeatable")
     alter.add_argument("--delete-config", action="append", metavar="NAME", help="back to the default; repeatable")
-    delete = _action(actions, "delete", "remove topics and all their records", "ottla topic delete clicks")
+    delete = add_action(actions, "delete", "remove topics and all their records", "ottla topic delete clicks")
     delete.add_argument("names", nargs="+", metavar="NAME")
     delete.add_argument("--if-exists", action="store_true", help="do nothing for a topic that does not exist")
-
-
-def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what.capitalize()}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bootstrap(parser)
-    add_json(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
