@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.directory import DataDirectory, Key
 from ottla.log.identity import MetaProperties
 from ottla.log.index import OffsetIndex, time_entry
@@ -153,11 +153,11 @@ class Workload:
 
     async def retain(self, key: Key) -> None:
         log = self.directory.logs[key]
-        count = cleaning.plan(log, NOW_MS, log.end_offset)
+        count = retention.plan(log, NOW_MS, log.end_offset)
         assert count
         bases = [segment.base for segment in log.segments]
         self.promises.start_at_most[key] = bases[count] if count < len(bases) else log.end_offset
-        await cleaning.perform(log, count)
+        await retention.perform(log, count)
 
     async def delete_records(self, key: Key) -> None:
         log = self.directory.logs[key]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -111,7 +111,7 @@ class Model:
     def retain(self) -> None:
         self.free_disk()
         self.publish()
-        run(cleaning.perform(self.log, cleaning.plan(self.log, NOW_MS, self.log.end_offset)))
+        run(retention.perform(self.log, retention.plan(self.log, NOW_MS, self.log.end_offset)))
         self.start = self.log.start_offset
 
     def truncate(self) -> None:

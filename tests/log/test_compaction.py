@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from ottla.log import cleaning, compaction
+from ottla.log import compaction, retention
 from ottla.log.checkpoints import CLEANED_TO
 from ottla.log.compacting import KEY_BYTES_MAX, Unreadable
 from ottla.log.compaction import Tools
@@ -623,11 +623,11 @@ def test_a_log_that_was_deleted_meanwhile_is_left_alone() -> None:
 def test_segments_that_were_deleted_meanwhile_do_not_come_back() -> None:
     """RET-08: retention takes the first of those that are being compacted."""
     log = one_key(60, replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=2500))
-    count = cleaning.plan(log, NOW_MS, log.end_offset)
+    count = retention.plan(log, NOW_MS, log.end_offset)
     assert count >= 2
     start = log.segments[count].base
 
-    assert run(clean(log, workshop=Between(lambda: at_once(cleaning.perform(log, count))))) == []
+    assert run(clean(log, workshop=Between(lambda: at_once(retention.perform(log, count))))) == []
     assert (log.start_offset, log.segments[0].base) == (start, start)
     assert run(offsets(log)) == list(range(start, 60))
 
@@ -642,7 +642,7 @@ def test_retention_and_compaction_together() -> None:
     newest = run(records(log))
     assert {record.key: record.value for record in newest} == {b"key %d" % (n % 50): b"%d" % n for n in range(10, 60)}
     now = NOW_MS + 45_000
-    run(cleaning.perform(log, cleaning.plan(log, now, log.end_offset)))
+    run(retention.perform(log, retention.plan(log, now, log.end_offset)))
     assert 0 < log.start_offset == log.segments[0].base
     assert [record for record in newest if record.offset >= log.start_offset] == run(records(log))
     assert log.segments[0].load_max_timestamp() >= now - 10_000

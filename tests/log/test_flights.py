@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.directories import Directories
 from ottla.log.log import Log
 from ottla.log.producers import Origin
@@ -224,7 +224,7 @@ def test_retention_does_not_take_what_is_in_flight() -> None:
         log, _, tower = flying_log(LogSettings(retention_ms=1000))
         put(log, batch(timestamp=NOW_MS - 5000))
         append(log, large())
-        await cleaning.perform(log, cleaning.plan(log, NOW_MS, log.end_offset))
+        await retention.perform(log, retention.plan(log, NOW_MS, log.end_offset))
         await landing(tower)
         assert (log.start_offset, log.end_offset) == (0, 2)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.directory import DataDirectory
 from ottla.log.identity import MetaProperties
 from ottla.log.settings import LogSettings
@@ -28,7 +28,7 @@ def test_the_new_start_is_on_disk_before_the_first_file_goes() -> None:
     log = run(directory.create("t", 0, b"topic id, 16 byt", SMALL))
     fill(log, 60)
     disk.trace = []
-    assert run(cleaning.perform(log, 2)) > 0
+    assert run(retention.perform(log, 2)) > 0
     did = [(kind, path.rpartition("/")[2]) for kind, path in disk.trace]
     written = next(at for at, (kind, name) in enumerate(did) if kind == "rename" and "log-start-offset" in name)
     first_gone = next(at for at, (kind, name) in enumerate(did) if kind == "rename" and name.startswith("0000"))
@@ -43,7 +43,7 @@ def test_by_size_a_segment_goes_if_enough_is_left_without_it(spare: int, gone: i
     fill(log, 60)
     rest = sum(segment.size for segment in log.segments[2:])
     log.configure(LogSettings(segment_bytes=4096, retention_bytes=rest + spare, retention_ms=-1))
-    assert cleaning.plan(log, NOW_MS, log.end_offset) == gone
+    assert retention.plan(log, NOW_MS, log.end_offset) == gone
 
 
 def test_a_cut_below_the_start_takes_the_start_along() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ottla.log import cleaning, flushing
+from ottla.log import flushing, retention
 from ottla.log.checkpoints import LEADER_EPOCHS, LOG_STARTS, read_epochs, read_offsets
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log
@@ -71,9 +71,9 @@ def test_retention_of_a_deleted_log_leaves_its_namesake_alone() -> None:
             replaced.append(await replace_topic(directory))
 
         old.checkpoint = overtaken
-        count = cleaning.plan(old, 0, old.end_offset)
+        count = retention.plan(old, 0, old.end_offset)
         assert count > 1
-        assert await cleaning.perform(old, count) == 0
+        assert await retention.perform(old, count) == 0
         names = disk.names("/logs/a/t-0")
         assert "00000000000000000000.log" in names and not [name for name in names if name.endswith(".deleted")]
         located = await replaced[0].read(0, 1 << 20, replaced[0].end_offset)
@@ -280,7 +280,7 @@ def test_a_full_disk_does_not_wait_for_what_is_deleted() -> None:
     log = run(directory.create("t", 0, TOPIC_ID, SIZED))
     run(directory.create("u", 0, TOPIC_ID, SIZED))
     fill(log, 20)
-    assert run(cleaning.perform(log, cleaning.plan(log, 0, log.end_offset))) > 0
+    assert run(retention.perform(log, retention.plan(log, 0, log.end_offset))) > 0
     run(directory.delete("u", 0))
     assert run(directory.sweep()) == 0
     used = disk.used

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.epochs import EpochCache
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
@@ -117,7 +117,7 @@ def test_truncating_below_the_first_segment_empties_the_log() -> None:
     log = make_log()
     fill(log, 60)
     log.delete_records(50, 120)
-    run(cleaning.perform(log, cleaning.plan(log, NOW_MS, 120)))
+    run(retention.perform(log, retention.plan(log, NOW_MS, 120)))
     assert log.segments[0].base > 10
     assert run(log.truncate_to(10))
     assert (log.start_offset, log.end_offset, len(log.segments)) == (10, 10, 1)
@@ -160,7 +160,7 @@ def aged(settings: LogSettings, clock: Clock | None = None, days: int = 10) -> L
 
 def retain(log: Log, high_watermark: int | None = None, now_ms: int = NOW_MS) -> int:
     mark = log.end_offset if high_watermark is None else high_watermark
-    return run(cleaning.perform(log, cleaning.plan(log, now_ms, mark)))
+    return run(retention.perform(log, retention.plan(log, now_ms, mark)))
 
 
 DAILY = LogSettings(segment_ms=DAY_MS // 2, retention_ms=7 * DAY_MS)
@@ -289,7 +289,7 @@ def test_retention_whose_names_cannot_be_synced_is_the_end_of_the_log() -> None:
     fill(log, 20)
     disk.failing_syncs = lambda path: path == log.directory
     with pytest.raises(OSError, match="could not sync"):
-        run(cleaning.perform(log, cleaning.plan(log, NOW_MS, log.end_offset)))
+        run(retention.perform(log, retention.plan(log, NOW_MS, log.end_offset)))
     disk.failing_syncs = None
     assert log.failed is not None
     with pytest.raises(KafkaError):

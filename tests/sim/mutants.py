@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.producer import Producer
-from ottla.log import cleaning, damage, directory, flushing, identity, recovery
+from ottla.log import damage, directory, flushing, identity, recovery, retention
 from ottla.log.log import Log
 from ottla.log.producers import Producers
 from ottla.log.writer import Writer
@@ -219,7 +219,7 @@ def producer_ids_not_written(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def retention_forgets_the_start(patch: pytest.MonkeyPatch) -> None:
     """Segments go, and the start of the log stays where it was."""
-    perform = cleaning.perform
+    perform = retention.perform
 
     async def forgetful(log: Log, count: int) -> int:
         start = log.start_offset
@@ -227,14 +227,14 @@ def retention_forgets_the_start(patch: pytest.MonkeyPatch) -> None:
         log.start_offset = start
         return freed
 
-    patch.setattr(cleaning, "perform", forgetful)
+    patch.setattr(retention, "perform", forgetful)
 
 
 @mutant
 def retention_goes_before_its_start_is_written(patch: pytest.MonkeyPatch) -> None:
     """Files go, and the checkpoint that says where the log starts now has not been written: names that a power cut brings
     back stand before a hole."""
-    perform = cleaning.perform
+    perform = retention.perform
 
     async def hasty(log: Log, count: int) -> int:
         checkpoint, log.checkpoint = log.checkpoint, None
@@ -243,14 +243,14 @@ def retention_goes_before_its_start_is_written(patch: pytest.MonkeyPatch) -> Non
         finally:
             log.checkpoint = checkpoint
 
-    patch.setattr(cleaning, "perform", hasty)
+    patch.setattr(retention, "perform", hasty)
 
 
 @mutant
 def retention_takes_too_much(patch: pytest.MonkeyPatch) -> None:
     """Retention without a limit also takes segments."""
-    plan = cleaning.plan
-    patch.setattr(cleaning, "plan", lambda log, *a: plan(log, *a) or len(log.segments) // 3)
+    plan = retention.plan
+    patch.setattr(retention, "plan", lambda log, *a: plan(log, *a) or len(log.segments) // 3)
 
 
 @mutant

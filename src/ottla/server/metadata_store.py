@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ottla.config import BrokerConfig
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.directories import Directories
 from ottla.log.directory import make_durable_directory
 from ottla.log.files import OpenFiles
@@ -304,7 +304,7 @@ class MetadataStore:
             gone = kept.pop(0)
             await self._disk.away(self._disk.remove, f"{self.path}/{gone.file_name}")
         self.log.delete_records(min(kept[0].end_offset, self.log.synced_end), self.log.synced_end)
-        await cleaning.perform(self.log, cleaning.plan(self.log, self._world.now_ms(), self.log.synced_end))
+        await retention.perform(self.log, retention.plan(self.log, self._world.now_ms(), self.log.synced_end))
         for path in self.log.sweep(self._world.now_ms()):
             await self._disk.away(self._disk.remove, path)
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from ottla.log import cleaning
+from ottla.log import retention
 from ottla.log.log import Log
 from ottla.log.settings import LONG_MAX
 from ottla.server.compactions import Compactions
@@ -113,8 +113,8 @@ class Upkeep:
             log = partition.log
             if log.failed is not None:
                 continue
-            freed = await cleaning.perform(
-                log, cleaning.plan(log, self._node.world.now_ms(), partition.high_watermark.value)
+            freed = await retention.perform(
+                log, retention.plan(log, self._node.world.now_ms(), partition.high_watermark.value)
             )
             if freed:
                 log_.info("%s: retention freed %d bytes, the log now starts at %d", log.name, freed, log.start_offset)
