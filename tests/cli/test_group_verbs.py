@@ -60,13 +60,13 @@ def as_json(broker: str, *words: str, code: int = 0) -> Any:
     return json.loads(ottla(broker, *words, "--json", code=code).stdout)
 
 
-def filled(broker: str, topic: str, partitions: int = 2, count: int = 10) -> None:
+def filled(broker: str, topic: str, partitions: int = 2, count: int = 10, width: int = 1) -> None:
     async def fill() -> None:
         async with Cluster(broker) as cluster:
             await Admin(cluster).create_topic(topic, partitions=partitions)
             async with Producer(cluster) as producer:
                 for n in range(partitions * count):
-                    await producer.post(topic, b"%d" % n, partition=n % partitions)
+                    await producer.post(topic, b"%0*d" % (width, n), partition=n % partitions)
 
     asyncio.run(fill())
 
@@ -181,24 +181,44 @@ def test_what_a_group_decides_cannot_be_said(broker: str, name: str) -> None:
         assert "--group decides what is read" in refused.stderr
 
 
-def test_whoever_stops_listening_makes_the_member_leave(broker: str, name: str) -> None:
-    """`| head -1`: what was printed is committed, and the group is left at once, not when the session ends."""
-    filled(broker, name, partitions=1)
-    command = [
-        sys.executable,
-        "-m",
-        "ottla.cli.main",
-        "consume",
-        name,
-        "--group",
-        name,
-        "--from-beginning",
-        "-b",
-        broker,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None and json.loads(reader.stdout.readline())["offset"] == 0
+def first_line(command: list[str]) -> str:
+    """As `| head -1`: the rest is not wanted."""
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed together goes into the pipe together
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=buffered) as reader:
+        assert reader.stdout is not None
+        line = reader.stdout.readline()
         reader.stdout.close()
         assert reader.wait(30) == 0
+    return line
+
+
+READERS = pytest.mark.parametrize(
+    "words",
+    ["main consume {name} -b {broker}", "kafka.console_consumer --topic {name} --bootstrap-server {broker}"],
+    ids=["ottla", "kafka"],
+)
+
+
+def command_of(words: str, broker: str, name: str) -> list[str]:
+    module, *said = words.format(name=name, broker=broker).split()
+    call = f"import sys; from ottla.cli.{module} import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", call, *said, "--group", name, "--from-beginning"]
+
+
+@READERS
+def test_whoever_stops_listening_makes_the_member_leave(broker: str, name: str, words: str) -> None:
+    """What was printed is committed, and the group is left at once, not when the session ends."""
+    filled(broker, name, partitions=1)
+    assert first_line(command_of(words, broker, name))
     (described,) = as_json(broker, "group", "describe", name)
     assert (described["state"], described["lag"]) == ("Empty", 0)
+
+
+@READERS
+def test_what_nobody_listens_to_is_not_committed(broker: str, name: str, words: str) -> None:
+    """The pipe breaks in the middle of what was fetched: more records than a pipe and a buffer hold."""
+    filled(broker, name, partitions=1, count=3_000, width=100)
+    assert first_line(command_of(words, broker, name))
+    (described,) = as_json(broker, "group", "describe", name)
+    assert described["state"] == "Empty"
+    assert 0 < described["partitions"][0]["committed"] < 3_000

@@ -130,10 +130,19 @@ async def _print(consumer: Consumer | GroupConsumer, records_max: int | None) ->
             records = records[:left]
             left -= len(records)
         if records:
-            sys.stdout.buffer.writelines(compact(as_json(record)) + b"\n" for record in records)
-            sys.stdout.buffer.flush()
+            _write(consumer, records)
         if left == 0:
             return
+
+
+def _write(consumer: Consumer | GroupConsumer, records: list[Consumed]) -> None:
+    for place, record in enumerate(records, 1):
+        try:
+            sys.stdout.buffer.write(compact(as_json(record)) + b"\n")
+        except BrokenPipeError:
+            _put_back(consumer, records[place:])
+            raise
+    sys.stdout.buffer.flush()
 
 
 def _put_back(consumer: Consumer | GroupConsumer, records: list[Consumed]) -> None:

@@ -48,7 +48,6 @@ def consume(printing: Printing) -> int:
     try:
         asyncio.run(printer.run())
     except BrokenPipeError:
-        print("Unable to write to standard out, closing consumer.", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Unprintable as error:
         print(f"ERROR Unknown error when running consumer: {error}", file=sys.stderr)
@@ -72,7 +71,7 @@ class Printer:
         for number in SIGNAL_CODES:
             loop.add_signal_handler(number, self._stop, task, number)
         if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
-            loop.add_reader(sys.stdout.fileno(), self._nobody_listens, task)
+            loop.add_reader(sys.stdout.fileno(), self._leave_unheard, task)
         try:
             await task
         except asyncio.CancelledError:
@@ -83,17 +82,23 @@ class Printer:
         self.code = SIGNAL_CODES[number]
         task.cancel()
 
-    def _nobody_listens(self, task: asyncio.Future[None]) -> None:
-        """Once: a second cancellation would hit the leaving of the group."""
+    def _leave_unheard(self, task: asyncio.Future[None]) -> None:
+        self._nobody_listens()
+        task.cancel()
+
+    def _nobody_listens(self) -> None:
+        """Said and heeded once: a cancellation from here on would hit the leaving of the group."""
         asyncio.get_running_loop().remove_reader(sys.stdout.fileno())
         print("Unable to write to standard out, closing consumer.", file=sys.stderr)
-        task.cancel()
 
     async def _read(self) -> None:
         async with cluster_of(self.printing.bootstrap, self.printing.settings) as cluster:
             source = self._source(cluster)
             try:
                 await self._print_all(source)
+            except BrokenPipeError:
+                self._nobody_listens()
+                raise
             finally:
                 await _close(source)
 
@@ -121,11 +126,14 @@ class Printer:
     def _print(self, source: Source, records: list[Consumed]) -> None:
         most = self.printing.records_max
         wanted = records if most is None else records[: most - self.count]
-        for record in reversed(records[len(wanted) :]):
-            source.seek(TopicPartition(record.topic, record.partition), record.offset)  # not ours to commit
-        for record in wanted:
+        _put_back(source, records[len(wanted) :])
+        for place, record in enumerate(wanted, 1):
             self.count += 1
-            sys.stdout.buffer.write(self._formatted(record))
+            try:
+                sys.stdout.buffer.write(self._formatted(record))
+            except BrokenPipeError:
+                _put_back(source, wanted[place:])
+                raise
         sys.stdout.buffer.flush()
 
     def _formatted(self, record: Consumed) -> bytes:
@@ -151,6 +159,12 @@ async def _fetch(source: Source, seconds: float | None) -> list[Consumed] | None
             task.cancel()
             await asyncio.wait([task])
     return task.result() if done else None
+
+
+def _put_back(source: Source, records: list[Consumed]) -> None:
+    """What is not printed must not be committed."""
+    for record in reversed(records):
+        source.seek(TopicPartition(record.topic, record.partition), record.offset)
 
 
 async def _close(source: Source) -> None:
