@@ -13,6 +13,7 @@ from ottla.wire.codec import decode, encode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages import REQUESTS, RESPONSES
 from ottla.wire.messages.cluster import DescribeLogDirsRequest
+from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.offsets import ListOffsetsRequest
 from ottla.wire.messages.settings import AlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
@@ -51,6 +52,14 @@ def test_things_are_told_by_name() -> None:
     dirs = DescribeLogDirsRequest(topics=[DescribeLogDirsRequest.Topic(topic="a", partitions=[0])])
     refused = refusal(dirs, UNKNOWN)
     assert (refused.error_code, refused.results) == (-1, [])  # type: ignore[attr-defined]
+
+
+def test_a_refused_fetch_has_no_records_but_not_null() -> None:
+    """librdkafka takes null for a broken answer."""
+    part = FetchRequest.Topic.Partition(partition=3)
+    answer = refusal(FetchRequest(topics=[FetchRequest.Topic(topic="a", partitions=[part])]), UNKNOWN)
+    (told,) = answer.responses[0].partitions  # type: ignore[attr-defined]
+    assert (told.partition_index, told.error_code, told.records, told.high_watermark) == (3, -1, b"", -1)
 
 
 @pytest.mark.parametrize("key", sorted(REQUESTS))

@@ -25,6 +25,8 @@ NAMES |= {"group_id", "member_id", "key"}
 ALIASES = {"partition_index": "partition"}
 # Where a request says nothing but names: DeleteTopics before version 6, DescribeGroups, FindCoordinator.
 BARE = {"name", "group_id", "key"}
+# What a refused fetch says, as Apache Kafka does: for librdkafka null in place of records is a broken answer.
+NOTHING_READ = {"records": b"", "high_watermark": -1}
 
 Handling = Callable[[Any, Any], Any]
 
@@ -61,6 +63,8 @@ def _refused(asked: Any, answer: Layout, error: KafkaError) -> Any:
             told.error_code = error.code
         elif field.name == "error_message":
             told.error_message = None if error.error is Error.UNKNOWN_SERVER_ERROR else error.message
+        elif field.name in NOTHING_READ:
+            setattr(told, field.name, NOTHING_READ[field.name])
         elif isinstance(asked, str) and field.name in BARE:
             setattr(told, field.name, asked)
         elif field.name in NAMES and hasattr(asked, said):
