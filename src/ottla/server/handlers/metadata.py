@@ -42,7 +42,7 @@ NOT_ASKED = -(2**31)
 PAGE_SETTING = "max.request.partition.size.limit"
 
 # The internal topics: where the settings about them begin, and what every one of them is created with.
-INTERNAL: dict[str, tuple[str, dict[str, str]]] = {
+INTERNAL_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     CONSUMER_OFFSETS: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
     TRANSACTION_STATE: (
         "transaction.state.log",
@@ -227,9 +227,9 @@ def _may_be_created(name: str) -> bool:
 
 def auto_topic(name: str, config: BrokerConfig) -> NewTopic:
     """Counts come from the settings; the internal topics have their own."""
-    if name not in INTERNAL:
+    if name not in INTERNAL_SETTINGS:
         return NewTopic(name, config["num.partitions"], config["default.replication.factor"])
-    prefix, configs = INTERNAL[name]
+    prefix, configs = INTERNAL_SETTINGS[name]
     configs = {**configs, "segment.bytes": str(config[f"{prefix}.segment.bytes"])}
     if name != CONSUMER_OFFSETS:
         configs["min.insync.replicas"] = str(config[f"{prefix}.min.isr"])
