@@ -51,6 +51,14 @@ def read(bootstrap: str, topic: str) -> list[dict[str, object]]:
     return [json.loads(message.value()) for message in found]
 
 
+def done(bootstrap: str) -> int:
+    """Where the next desk would go on."""
+    observer = Consumer({"bootstrap.servers": bootstrap, "group.id": "order-desk"})
+    (committed,) = observer.committed([TopicPartition(ORDERS, 0)], 10)
+    observer.close()
+    return committed.offset
+
+
 @pytest.mark.parametrize(
     "order", [b"{", b"[]", b'{"id": 1}', b'{"id": 1, "quantity": 0}', b'{"id": 1, "quantity": 101}']
 )
@@ -87,5 +95,6 @@ def test_a_coordinator_that_is_busy_is_asked_again(
     kafka_broker: Broker, bootstrap: str, desk: Callable[[], OrderDesk]
 ) -> None:
     send(bootstrap, {"id": "a", "quantity": 1})
-    kafka_broker.faults.refuse("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", times=1)
+    kafka_broker.faults.refuse("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=1)
     assert desk().work(1) == 1
+    assert done(bootstrap) == 1

@@ -230,15 +230,25 @@ def test_fixtures_for_pytest(tmp_path: Path) -> None:
             """
         )
     )
+    assert "2 passed" in pytest_in(tmp_path)
+
+
+def test_the_suite_of_an_ordinary_application() -> None:
+    """The example is run as its page says: in its own directory, by `pytest` and nothing else."""
+    said = pytest_in(Path(__file__).parents[2] / "examples" / "orders")
+    assert "9 passed" in said, said
+
+
+def pytest_in(directory: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=100,
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
     )
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_errors_of_the_client_are_its_own() -> None:
