@@ -295,3 +295,16 @@ def test_a_log_whose_directory_was_removed_by_hand_can_be_deleted() -> None:
     disk.remove_tree("/logs/a/t-0")
     run(directory.delete("t", 0))
     assert run(directory.sweep()) == 0 and not directory.logs
+
+
+def test_a_log_is_not_compacted_beyond_its_end() -> None:
+    """Files were lost, or put back from elsewhere: what comes up to there later was never looked at."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 5)
+    directory.close()
+    for cleaned_to, believed in ((10, 10), (11, -1)):
+        write_offsets(disk, "/logs/a/cleaner-offset-checkpoint", {("t", 0): cleaned_to})
+        directory = opened(disk)
+        assert directory.logs["t", 0].cleaned_to == believed
+        directory.close()

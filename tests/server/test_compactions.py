@@ -235,3 +235,31 @@ async def test_a_log_that_moves_is_compacted_when_it_has_arrived(tmp_path: Path)
         await moves.move(partition, home)
         await served.node.upkeep.compactions.run()
         assert log.cleaned_to == log.active.base
+
+
+@on_loop
+async def test_nothing_is_compacted_in_a_directory_that_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node stops in the middle: the child ends before another process can have the directory."""
+    alive: list[bool] = []
+    async with serving(tmp_path, {"log.cleaner.io.max.bytes.per.second": "1000"}) as served:
+        await served.topic("t", **ALWAYS)
+        client = await served.connect()
+        await fill(client, served, "t", 15)
+        await synced(served)
+        workshop, close = served.node.world.workshop, served.node.directories.close
+        compacting = asyncio.ensure_future(served.node.upkeep.compactions.run())
+        async with asyncio.timeout(SECONDS):
+            while not (children := [child for pool in workshop._pools.values() for child in pool._processes.values()]):
+                await asyncio.sleep(0.01)
+
+        async def close_and_look(broker_epoch: int) -> None:
+            for child in children:
+                child.join(SECONDS if not workshop._pools else 0)
+            alive.extend(child.is_alive() for child in children)
+            await close(broker_epoch)
+
+        monkeypatch.setattr(served.node.directories, "close", close_and_look)
+        compacting.cancel()
+    assert alive == [False]

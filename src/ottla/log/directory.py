@@ -146,7 +146,9 @@ class DataDirectory:
         key = log.topic, log.partition
         recovery_point, start = self._recovery_points.get(key, 0), self._log_starts.get(key, 0)
         log.load(clean=self.was_clean, recovery_point=recovery_point, start_offset=start)
-        log.cleaned_to = self._cleaned_to.get(key, -1)
+        cleaned_to = self._cleaned_to.get(key, -1)
+        # Of a log that was longer: what it gets from now on is not compacted up to there, or its tombstones would go early.
+        log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else -1
 
     def _recognise(self, name: str, settings_of: Callable[[str], LogSettings]) -> Log | None:
         """The log that a directory holds; interrupted deletions are queued, what is not ours is left alone."""

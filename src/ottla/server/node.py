@@ -198,8 +198,8 @@ class Node:
             log.error("the controller could not say goodbye: %s", error)
         for listener in self.listeners:
             await listener.close()
+        self.world.workshop.close()  # a child that compacts must not write into directories that are let go
         await self.directories.close(self.quorum.broker_epoch)
-        self.world.workshop.close()
 
     async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
         """The committed picture changed: settings first, because new logs obey them."""
