@@ -20,6 +20,7 @@ from ottla.wire.messages.groups import (
     JoinGroupRequest,
     SyncGroupRequest,
 )
+from ottla.wire.records import look
 from served import Client, TouchyDisk, serving
 
 ONE = {"offsets.topic.num.partitions": "1"}
@@ -245,23 +246,61 @@ async def _answers_wait(path: Path) -> None:
     async with serving(path, ONE, disk) as served:
         await served.topic("t")
         await served.topic("__consumer_offsets", 1, cleanup_policy="compact", flush_messages="1")
-        writer, reader = await served.connect(), await served.connect()
+        writer, reader, refused = [await served.connect() for _ in range(3)]
         disk.slow = True
         writer.send(commit_request(5), 8)
         await until(lambda: disk.waiting)
         reader.send(OffsetFetchRequest(group_id="g", topics=None), 7)
-        for client in (writer, reader):
+        wrong = commit_request(6)
+        wrong.generation_id_or_member_epoch = 7
+        refused.send(wrong, 8)
+        for client in (writer, reader, refused):
             assert not await client.is_cut(0.05)
         disk.slow = False
         disk.let_go()
         assert (await writer.receive()).topics[0].partitions[0].error_code == 0
         found = await reader.receive()
         assert found.topics[0].partitions[0].committed_offset == 5
+        code = (await refused.receive()).topics[0].partitions[0].error_code
+        assert code == Error.UNKNOWN_MEMBER_ID.code, "so the group is there, and has no members"
 
 
 def test_answers_wait_until_what_they_speak_of_is_committed(tmp_path: Path) -> None:
-    """TRAP-59: the commit's own answer, and that of somebody who was shown it before it was safe."""
+    """TRAP-59: the commit's own answer, and those of others, refusals too, that saw it before it was safe."""
     asyncio.run(_answers_wait(tmp_path))
+
+
+async def _too_few_copies(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        await served.topic("__consumer_offsets", 1, cleanup_policy="compact", min_insync_replicas="2")
+        client = await served.connect()
+        assert await commit(client, 1) == Error.COORDINATOR_NOT_AVAILABLE.code
+        assert served.node.groups.shards[0].partition.log.end_offset == 0
+        assert await committed(client) == (-1, 0)
+
+
+def test_nothing_is_written_where_it_could_not_be_safe(tmp_path: Path) -> None:
+    asyncio.run(_too_few_copies(tmp_path))
+
+
+async def _compressed(path: Path) -> None:
+    async with serving(path, {**ONE, "offsets.topic.compression.codec": "1"}) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        assert await commit(client, 3) == 0
+        log = served.node.groups.shards[0].partition.log
+        located = await log.read(0, 1 << 20, log.end_offset)
+        assert look(located.read()).codec == 1
+    async with serving(path, ONE) as served:
+        client = await served.connect()
+        await until(lambda: served.node.groups.shards[0].coordinator)
+        assert await committed(client) == (3, 0)
+
+
+def test_records_of_groups_are_compressed_as_the_settings_say(tmp_path: Path) -> None:
+    asyncio.run(_compressed(tmp_path))
 
 
 async def _stops(path: Path) -> None:
