@@ -203,7 +203,7 @@ class Stage:
         if order["api"] not in names:
             raise ValueError(f"there is no API {order['api']!r}: the broker serves {', '.join(sorted(names))}")
         if order["kind"] == "refuse" and order["error"] not in Error.__members__:
-            raise ValueError(f"there is no error {order['error']!r}; they are named as in Kafka's protocol")
+            raise ValueError(f"there is no error {order['error']!r}: Kafka has {', '.join(sorted(Error.__members__))}")
         self._numbers += 1
         self._rules.append(Rule(self._numbers, **order))
         return self._numbers
