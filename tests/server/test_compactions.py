@@ -15,6 +15,7 @@ from crc32c import crc32c
 from desk import on_loop
 from ottla.log.log import Log
 from ottla.log.producers import Origin
+from ottla.log.segment import UNKNOWN
 from ottla.wire.errors import Error
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
 from ottla.wire.records import CRC_FROM, Record, batches, build, iterate
@@ -215,6 +216,23 @@ async def test_a_topic_that_becomes_compacted(tmp_path: Path) -> None:
         await served.node.upkeep.compactions.run()
         assert await left(client, log) == list(range(log.active.base - 1, 18))
         assert log.settings == replace(log.settings, cleanup_policy=frozenset({"compact"}))
+
+
+@on_loop
+async def test_one_whose_age_cannot_be_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """`max.compaction.lag.ms` asks for the first timestamp of every segment; the disk lost the beginning of one."""
+    async with serving(tmp_path) as served:
+        client = await served.connect()
+        for topic in ("bad", "good"):
+            await served.topic(topic, **ALWAYS, max_compaction_lag_ms="86400000")
+            await fill(client, served, topic, 15)
+        await synced(served)
+        bad, good = (served.partition(topic).log for topic in ("bad", "good"))
+        bad.segments[0].open().write_at(0, [bytes(100)])
+        bad.segments[0].first_timestamp = UNKNOWN  # as after a restart
+        await served.node.upkeep.compactions.run()
+        assert bad.uncleanable and bad.cleaned_to == -1
+        assert good.cleaned_to == good.active.base
 
 
 @on_loop

@@ -73,12 +73,25 @@ class Compactions:
             log = partition.log
             if not self._may_be_compacted(log):
                 continue
-            dirt = compaction.survey(log, self._node.world.now_ms(), partition.high_watermark.value)
+            dirt = self._survey(log, partition.high_watermark.value)
+            if dirt is None:
+                continue
             largest = max(largest, dirt.ratio)
             if compaction.is_due(log, dirt) and (found is None or dirt.ratio > found[1].ratio):
                 found = log, dirt
         self._node.measures.dirtiest_ratio.value = largest
         return found
+
+    def _survey(self, log: Log, high_watermark: int) -> Dirt | None:
+        try:
+            return compaction.survey(log, self._node.world.now_ms(), high_watermark)
+        except KafkaError as error:  # it does not even begin with a batch: others must not wait for this one
+            self._leave_out(log, error)
+            return None
+
+    def _leave_out(self, log: Log, error: Exception) -> None:
+        log_.warning("%s cannot be compacted any more: %s", log.name, error)
+        log.uncleanable = True
 
     def _may_be_compacted(self, log: Log) -> bool:
         return (
@@ -101,8 +114,7 @@ class Compactions:
             node.directories.relieve(error)
             self._put_off.add(log.directory)
         except Exception as error:  # Unreadable, or a defect: others must not wait for this one
-            log_.warning("%s cannot be compacted any more: %s", log.name, error)
-            log.uncleanable = True
+            self._leave_out(log, error)
         else:
             if steps:
                 self._tell(log, dirt, steps, node.loop.time() - began)
