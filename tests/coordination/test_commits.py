@@ -277,6 +277,16 @@ def test_an_offset_that_a_transaction_would_change_does_not_expire() -> None:
     assert fetch(bench) == -1
 
 
+def test_a_group_whose_only_offsets_are_in_an_open_transaction_stays() -> None:
+    bench = begun(GroupsBench())
+    in_transaction(bench, 2, producer_id=7)
+    bench.pass_ms(WEEK_MS + CHECK_MS)
+    assert "g" in bench.groups.offsets
+    bench.coordinator.end_transaction(7, committed=False)
+    bench.pass_ms(CHECK_MS)
+    assert "g" not in bench.groups.offsets
+
+
 def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
     bench = begun(GroupsBench())
     commit(bench, 1)

@@ -284,6 +284,28 @@ def test_nothing_is_written_where_it_could_not_be_safe(tmp_path: Path) -> None:
     asyncio.run(_too_few_copies(tmp_path))
 
 
+async def _too_large(path: Path) -> None:
+    async with serving(path, {**ONE, "group.initial.rebalance.delay.ms": "0"}) as served:
+        await served.topic("__consumer_offsets", 1, cleanup_policy="compact", max_message_bytes="2000")
+        first, second = await served.connect(), await served.connect()
+        one = (await first.call(join_request(), 3)).member_id
+        second.send(join_request(), 3)
+        await until(lambda: served.node.groups.shards[0].groups.by_id["g"].state == "PreparingRebalance")
+        generation = (await first.call(join_request(member=one), 3)).generation_id
+        other = (await second.receive()).member_id
+        second.send(SyncGroupRequest(group_id="g", generation_id=generation, member_id=other), 3)
+        parts = [SyncGroupRequest.Assignment(member_id=one, assignment=b"x" * 3000)]
+        divided = SyncGroupRequest(group_id="g", generation_id=generation, member_id=one, assignments=parts)
+        answers = [await first.call(divided, 3), await second.receive()]
+        assert [answer.error_code for answer in answers] == [Error.UNKNOWN_SERVER_ERROR.code] * 2
+        assert served.node.groups.shards[0].groups.by_id["g"].state == "PreparingRebalance"
+
+
+def test_what_is_too_large_to_be_written_is_told_to_all_who_wait_for_it(tmp_path: Path) -> None:
+    """The leader's parts do not fit into a batch: nobody waits for ever, and the group tries again."""
+    asyncio.run(_too_large(tmp_path))
+
+
 async def _compressed(path: Path) -> None:
     async with serving(path, {**ONE, "offsets.topic.compression.codec": "1"}) as served:
         await served.topic("t")
