@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.sim.disk import UNLIMITED, Loss
@@ -22,13 +23,16 @@ class Nemesis:
         self.rng: random.Random = play.loop.chance("nemesis")
         self.faults = play.story.faults
 
-    async def run(self) -> None:
-        kinds = [
+    def kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
             *(self.kill, self.kill, self.kill, self.kill_at_call, self.kill_at_call, self.kill_at_call),
             *(self.power_cut_in_retention, self.power_cut_in_retention),
             *(self.clean_restart, self.reset, self.stall, self.pause_node, self.pause_client, self.clock),
             *(self.lost_answers, self.slow_disk, self.full_disk, self.sync_error, self.metadata_sync_error),
         ]
+
+    async def run(self) -> None:
+        kinds = self.kinds()
         for _ in range(self.play.rounds):
             await asyncio.sleep(self.rng.expovariate(1 / 0.4))
             kind = self.rng.choice(kinds)

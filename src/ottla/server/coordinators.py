@@ -278,6 +278,7 @@ class Shard:
         for waiter in owed:
             if not waiter.done():
                 waiter.set_exception(error)
+                waiter.exception()  # whoever asked may be gone: then nobody looks at it, and asyncio need not complain
 
 
 def _future(waiter: Waiter) -> asyncio.Future[Any]:
@@ -294,7 +295,8 @@ class GroupCoordinators:
         self._partitions = 0
 
     def moment(self) -> Moment:
-        return Moment(self._node.world.now_ms(), int(self._node.loop.time() * 1000))
+        """Rounded, because an alarm rings at `ms / 1000` of the loop's clock: cut off, that may be the millisecond before."""
+        return Moment(self._node.world.now_ms(), round(self._node.loop.time() * 1000))
 
     # --- asking
 
