@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ottla.log import retention
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
 from ottla.wire.errors import Error, KafkaError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import batch, fill, make_log, offsets, put, read_batches, reopen, run
+from logs import NOW_MS, Clock, batch, closed_log, fill, make_log, offsets, put, read_batches, reopen, run
 
 ROOMY = LogSettings(index_interval_bytes=512)
 BATCHES = 40
@@ -120,3 +121,22 @@ def test_segments_below_the_log_start_are_not_looked_at() -> None:
     again = reopen(log, clean=False, recovery_point=0, start_offset=start)
     assert (again.start_offset, again.end_offset) == (start, 40)
     assert offsets(read_batches(again, start))[0] == start
+
+
+def test_what_lies_behind_damage_does_not_age_with_what_lies_before_it() -> None:
+    """A closed segment without a sound time index, and with a batch that ends the walk over its headers."""
+    log = make_log(SimDisk(), LogSettings(segment_bytes=4096, retention_ms=10_000))
+    fill(log, 30, step_ms=1000)
+    run(log.settle())
+    first, number = log.segments[0], 3
+    last_ms = first.load_max_timestamp()
+    assert last_ms > NOW_MS + 10_000
+    log.disk.open(first.path + ".timeindex").truncate(7)
+    log.disk.open(first.path + ".log").write_at(number * BATCH_BYTES + 16, [b"\x09"])
+    clock = Clock()
+    clock.now_ms = last_ms
+    again = closed_log(log.disk, log.settings, log.directory, clock)
+    again.load(clean=True)
+    for _ in range(2):
+        assert retention.plan(again, last_ms + 5_000, again.end_offset) == 0
+    assert retention.plan(again, last_ms + 11_000, again.end_offset) > 0  # as old as our knowledge of it

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.log import trimming
 from ottla.log.segment import NO_TIMESTAMP, Segment
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -35,7 +36,10 @@ def _timestamp(segment: Segment, now_ms: int) -> int:
     """Without any timestamp in it a segment is as old as the time since we know it; one without records has no age."""
     if not segment.size:
         return NO_TIMESTAMP
-    largest = segment.load_max_timestamp()
+    try:
+        largest = segment.load_max_timestamp()
+    except KafkaError:  # damaged, its time index too: what lies behind the damage may be young
+        largest = NO_TIMESTAMP
     return largest if largest >= 0 else segment.created_ms or now_ms
 
 

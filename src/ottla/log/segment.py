@@ -252,10 +252,11 @@ class Segment:
 
     def _find_max_timestamp(self) -> None:
         """Without a time index: no record has a timestamp, or the file is damaged. Only the headers can tell."""
-        self.max_timestamp = NO_TIMESTAMP
+        largest, at = NO_TIMESTAMP, self.max_timestamp_offset
         for _, fields in self.headers(0):
-            if fields[MAX_TIME] > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = fields[MAX_TIME], fields[BASE] + fields[DELTA]
+            if fields[MAX_TIME] > largest:
+                largest, at = fields[MAX_TIME], fields[BASE] + fields[DELTA]
+        self.max_timestamp, self.max_timestamp_offset = largest, at  # not before all were seen: one may be damaged
 
     def _last_time(self) -> bytes | bytearray:
         """Time entries up to the last one, if possible without reading the others; empty if the file is not sound."""
