@@ -180,6 +180,11 @@ def test_completion_knows_every_verb(ottla: Ottla, tmp_path: Path) -> None:
 def test_typing_errors(ottla: Ottla) -> None:
     assert "there is no verb 'clustr': did you mean 'cluster'?" in ottla("clustr", code=2, connects=False)
     assert "did you mean 'describe'?" in ottla("topic", "describ", code=2, connects=False)
+    trim = ottla("offsets", "trim", "t", "--befroe", "3", code=2, connects=False)
+    assert "required: --before; there is no --befroe: did you mean '--before'?" in trim
+    reset = ottla("group", "reset", "g", "--topic", "t", "--to-earliest", code=2, connects=False)
+    assert reset.endswith("--shift is required; there is no --to-earliest\n")
+    assert ottla("offsets", "trim", "t", "--js", code=2, connects=False).endswith("required: --before\n")
     assert "did you mean '--partitions'?" in ottla(
         "topic", "create", "x", "--partition", "1", "--parttions", "3", code=2, connects=False
     )
