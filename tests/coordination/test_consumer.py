@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from consumers_bench import GROUP, REBALANCE_TIMEOUT_MS, Consumer, Crowd, Request, topic_id
+from groups_bench import Asked
+from ottla.coordination import commits
 from ottla.coordination.consumer_member import AWAY_EPOCH, STABLE, UNRELEASED, UNREVOKED
 from ottla.coordination.machine import Decision
 from ottla.metadata.records import ConfigRecord
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.commits import OffsetCommitRequest
 from ottla.wire.messages.groups import ConsumerGroupHeartbeatResponse
 
 SESSION_MS = 45_000
@@ -341,6 +344,18 @@ def test_groups_and_members_that_do_not_exist() -> None:
     assert ghost.refused(ghost.request(member_epoch=1)) == ghost.refused(ghost.request(member_epoch=-1)) == unknown
 
 
+def test_a_tie_between_assignors() -> None:
+    """Whoever came first: neither order counts."""
+    for names in (("uniform", "range"), ("range", "uniform")):
+        crowd = Crowd({"t": 1})
+        for name in names:
+            member = Consumer(crowd, name)
+            request = member.full()
+            request.server_assignor = name
+            member.send(request)
+        assert crowd.group().preferred_assignor() == "uniform"
+
+
 def test_a_full_group_takes_no_more_members() -> None:
     crowd = Crowd({"t": 1}, group_consumer_max_size=1)
     one = Consumer(crowd, "one").join()
@@ -373,8 +388,19 @@ def test_commits_need_the_epoch_of_the_member_or_one_since_which_it_holds_the_pa
     assert _error(lambda: group.check_commit("one", None, 2, 8, False)) == Error.UNSUPPORTED_VERSION
     assert _error(lambda: group.check_commit("", None, -1, 9, False)) == Error.UNKNOWN_MEMBER_ID
     assert group.check_commit("", None, -1, 9, True) is None
+    assert _commit(crowd, 1).reply.topics[0].partitions[0].error_code == 0
+    assert _commit(crowd, 2).error is Error.STALE_MEMBER_EPOCH, "the whole request"
     one.leave()
     assert crowd.group().check_commit("", None, -1, 9, False) is None
+
+
+def _commit(crowd: Crowd, *partitions: int) -> Asked:
+    """Member `one` commits in the epoch before its own."""
+    asked = [OffsetCommitRequest.Topic.Partition(partition_index=index, committed_offset=1) for index in partitions]
+    topics = [OffsetCommitRequest.Topic(name="t", topic_id=topic_id("t"), partitions=asked)]
+    epoch = crowd.group().members["one"].epoch - 1
+    commit = OffsetCommitRequest(group_id=GROUP, member_id="one", generation_id_or_member_epoch=epoch, topics=topics)
+    return crowd.ask(commits.commit, commit, 9)
 
 
 def test_offsets_are_fetched_by_members_at_their_epoch_and_by_anybody_who_is_none() -> None:

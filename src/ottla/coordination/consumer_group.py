@@ -119,13 +119,13 @@ class ConsumerGroup:
         return {name for name, count in names.items() if count > 0}.union(*resolved)
 
     def preferred_assignor(self, before: Member | None = None, after: Member | None = None) -> str | None:
-        """The one that most members ask for, if any asks."""
+        """The one that most members ask for, if any asks. `uniform` wins a tie with `range`, as in Apache Kafka."""
         votes = self.assignors.copy()
         if before is not None and before.assignor:
             votes[before.assignor] -= 1
         if after is not None and after.assignor:
             votes[after.assignor] += 1
-        best = max(sorted(votes), key=lambda name: votes[name], default=None)
+        best = max(sorted(votes, reverse=True), key=lambda name: votes[name], default=None)
         return best if best is not None and votes[best] > 0 else None
 
     @property
