@@ -83,6 +83,8 @@ class Replicas:
         self.by_id: dict[bytes, Hosted] = {}
         self.looking_inside = 0
         self.homeless: dict[tuple[bytes, int], Assignment] = {}
+        # Two topics of one name have one directory after the other, never together.
+        self._changing = asyncio.Lock()
         # Of logs that are gone; a count that others watch must not fall.
         self.corrupt_batches_before = 0
 
@@ -116,6 +118,10 @@ class Replicas:
     async def apply(self, image: Image, delta: Delta) -> Places:
         """Make, change and drop replicas as the new picture says. Returns when all of them are usable, and says in which
         directory those are whose place the picture does not know, or gets wrong."""
+        async with self._changing:
+            return await self._apply(image, delta)
+
+    async def _apply(self, image: Image, delta: Delta) -> Places:
         self._image = image
         for topic_id in delta.deleted:
             await self._retire(topic_id)
@@ -154,8 +160,9 @@ class Replicas:
     async def house(self) -> None:
         """Try again to give those a home that have none."""
         for (topic_id, index), assignment in list(self.homeless.items()):
-            if self.homeless.get((topic_id, index)) is assignment:  # nobody decided otherwise meanwhile
-                await self._try_to_host(self._image, topic_id, index, assignment)
+            async with self._changing:
+                if self.homeless.get((topic_id, index)) is assignment:  # nobody decided otherwise meanwhile
+                    await self._try_to_host(self._image, topic_id, index, assignment)
 
     async def _try_to_host(self, image: Image, topic_id: bytes, index: int, assignment: Assignment) -> None:
         key = topic_id, index
