@@ -32,7 +32,6 @@ from ottla.coordination.classic_rebalance import (
     prepare,
     rebalance,
     refused_join,
-    reply_refused,
 )
 from ottla.coordination.groups import Group, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
@@ -100,7 +99,7 @@ def _not_founded(step: Step, before: Group | None, error: KafkaError, caller: Ca
     del groups.by_id[group.group_id]
     if before is not None:
         groups.by_id[group.group_id] = before
-    return Decision(refused_join(reply_refused(error), "", caller.version))
+    return Decision(refused_join(error.error, "", caller.version))
 
 
 def _join(step: Step, request: JoinGroupRequest, caller: Caller) -> Decision[JoinGroupResponse]:
@@ -232,7 +231,7 @@ def _not_resumed(
     member.rebalance_timeout_ms, member.session_timeout_ms = before.rebalance_timeout_ms, before.session_timeout_ms
     step.expect_heartbeat(group.rename(member, before.member_id))
     response = current_generation(group, "")
-    response.error_code, response.leader = reply_refused(error).code, leader_before or ""
+    response.error_code, response.leader = error.code, leader_before or ""
     return Decision(response, [], step.answers)
 
 
@@ -293,7 +292,7 @@ def _not_divided(step: Step, waiting: dict[str, Waiting | None], error: KafkaErr
     """It could not be written: everybody hears so, and joins again."""
     for member in step.group.members.values():
         member.sync = waiting[member.member_id]
-    call_back(step, reply_refused(error))
+    call_back(step, error.error)
     prepare(step)
     return step.decision()
 

@@ -35,7 +35,7 @@ from ottla.coordination.classic_group import (
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Decision, Moment, Waiter
 from ottla.coordination.records import Record
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error
 from ottla.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 JOIN_PHASE = "classic join phase"  # alarm: those who have not joined by now are out
@@ -299,9 +299,3 @@ def _shrink(step: Step) -> Decision[Any]:
 
 
 ALARMS = {SESSION: session_ended, JOIN_PHASE: join_phase_ended, SYNC_PHASE: sync_phase_ended}
-
-
-def reply_refused(error: KafkaError) -> Error:
-    """A record that is too large is our own trouble: the client could not do anything about it."""
-    too_large = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE)
-    return Error.UNKNOWN_SERVER_ERROR if error.error in too_large else error.error

@@ -54,7 +54,8 @@ class Decision(Generic[Reply]):
     reply: Reply | None = None
     records: list[Record] = field(default_factory=list)
     answers: list[tuple[Waiter, object]] = field(default_factory=list)
-    # The records are too large for one batch: what to do instead. Without it, the caller alone gets the error.
+    # The records cannot be written (too large for one batch, a full disk): what to do instead, given what clients are told
+    # of that. Without it, the caller alone gets the error.
     refused: Callable[[KafkaError], Decision[Reply]] | None = None
 
 
