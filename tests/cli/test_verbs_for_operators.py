@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import HOST, free_port
 from ottla.cli.main import VERBS, main
-from ottla.cli.progress import drawn
+from ottla.cli.progress import bar, drawn
 from ottla.wire.records import Record, build
 
 
@@ -193,3 +195,20 @@ def test_typing_errors(ottla: Ottla) -> None:
 def test_bars() -> None:
     assert drawn("reading", 50, 100, 2.0) == "reading  [###############...............]  50%  2 s left"
     assert drawn("reading", 100, 100, 2.0).endswith("] 100%")
+
+
+def test_a_bar_is_seen_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where lines appear meanwhile on the same terminal, there is none."""
+    monkeypatch.setattr("ottla.cli.progress.FIRST_SECONDS", 0.0)
+    seen, terminal = os.openpty()
+    with open(terminal, "w") as screen:
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "stderr", screen)
+        with bar("dumping", among_lines=True) as progress:
+            assert progress is None
+        with bar("writing") as progress:
+            assert progress is not None
+            progress(1, 2)
+        monkeypatch.undo()
+        assert b"writing  [###############...............]  50%" in os.read(seen, 1000)
+    os.close(seen)

@@ -107,7 +107,7 @@ def _lines(path: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     decoder = _decoder(path) if args.records else None
     segment = SegmentFile(path)
-    with bar(os.path.basename(path)) as progress:
+    with bar(os.path.basename(path), among_lines=True) as progress:
         for found in segment.batches(progress):
             if found.head.last_offset < args.from_offset:
                 continue

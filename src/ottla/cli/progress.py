@@ -1,7 +1,7 @@
 """A bar for long work, on a terminal and nowhere else.
 
-It is drawn on standard error, and only while standard output goes somewhere else: otherwise the bar and the lines would
-write over each other.
+It is drawn on standard error. Work that prints lines while it goes on has one only if they go somewhere else: otherwise the
+bar and the lines would write over each other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Progress = Callable[[int, int], None]
 
 
 @contextmanager
-def bar(label: str) -> Iterator[Progress | None]:
+def bar(label: str, among_lines: bool = False) -> Iterator[Progress | None]:
     """`with bar("reading") as progress: progress(done, whole)`; None where nobody would see it."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    if not sys.stderr.isatty() or (among_lines and sys.stdout.isatty()):
         yield None
         return
     drawing = _Drawing(label)

@@ -173,7 +173,7 @@ def _dump_batches(path: str, options: Options, decoder: Decoder, gaps: dict[str,
     shows_data = any(options.has(name) for name in PRINTING)
     deep = shows_data or options.has("deep-iteration")
     segment, last = SegmentFile(path, bytes_max), -1
-    with bar(os.path.basename(path)) as progress:
+    with bar(os.path.basename(path), among_lines=True) as progress:
         for found in segment.batches(progress):
             print(_batch_line(found))
             for record in found.records() if deep else ():
