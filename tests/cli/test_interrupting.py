@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -96,3 +97,15 @@ def test_a_second_ctrl_c_while_a_start_reads_its_logs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", slow, *words], capture_output=True, text=True, timeout=30, cwd=TREE)
     assert done.returncode == -signal.SIGINT and "Traceback" not in done.stderr, done.stderr
     assert time.monotonic() - began < 10
+
+
+def test_whoever_waits_for_records_that_are_there_is_told_why(node: StartNode) -> None:
+    address = node().address
+    start("produce", "t", "--bootstrap-server", address).communicate(b"there already\n", timeout=30)
+    seen, terminal = os.openpty()
+    command = [sys.executable, "-m", "ottla.cli.main", "consume", "t", "--bootstrap-server", address]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=TREE) as process:
+        os.close(terminal)
+        assert os.read(seen, 1000).startswith(b"waiting for new records; --from-beginning shows the old ones")
+        process.terminate()
+    os.close(seen)

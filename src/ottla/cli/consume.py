@@ -79,11 +79,19 @@ async def _consume(args: argparse.Namespace) -> None:
         return
     async with cluster_of(args) as cluster:
         start, end = await _range(args, cluster)
+        _explain_silence(args)
         consumer = Consumer(cluster, start, ends=end, read_committed=args.read_committed)
         try:
             await _unless_nobody_listens(_print(consumer, args.max_messages))
         finally:
             consumer.close()
+
+
+def _explain_silence(args: argparse.Namespace) -> None:
+    """To a person who waits for records that are there already."""
+    is_from_the_end = not args.from_beginning and args.offset is None and args.since is None
+    if is_from_the_end and args.follow is not False and sys.stdout.isatty() and sys.stderr.isatty():
+        print("waiting for new records; --from-beginning shows the old ones, Ctrl-C ends", file=sys.stderr)
 
 
 async def _consume_in_group(args: argparse.Namespace) -> None:
