@@ -77,6 +77,11 @@ def test_settings_of_a_topic(ottla: Ottla, topic: str) -> None:
     assert values["retention.ms"] == ("77", "topic")
 
 
+def test_a_setting_without_a_value(ottla: Ottla) -> None:
+    shown = [line.split() for line in ottla("config", "show", "broker", "1", "--all").splitlines()]
+    assert ["alter.config.policy.class.name", "-", "default"] in shown
+
+
 def test_settings_that_cannot_be(ottla: Ottla, topic: str) -> None:
     assert "Unknown topic config name: nonsense" in ottla("config", "set", "topic", topic, "nonsense=1", code=1)
     assert "write name=value" in ottla("config", "set", "topic", topic, "nonsense", code=2)

@@ -99,7 +99,11 @@ async def _show(cluster: Cluster, args: argparse.Namespace, kind: str) -> None:
         return
     for name, group in _grouped(rows):
         print(f"{args.kind} {name}" if name else f"default of every {args.kind}")
-        print(table([(f"  {row['setting']}", row["value"], row["source"]) for row in group]))
+        print(table([(f"  {row['setting']}", _shown(row["value"]), row["source"]) for row in group]))
+
+
+def _shown(value: object) -> object:
+    return "-" if value is None else value
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
