@@ -343,6 +343,27 @@ def test_with_the_way_down_closed_classic_members_stay_in_a_consumer_group() -> 
     assert crowd.group().state == "Stable" and one.partitions() == [0, 1, 2, 3]
 
 
+def test_what_a_member_has_not_given_up_is_nobody_elses_after_a_way_down_and_up_again() -> None:
+    """GRP-03: a consumer comes, goes and comes again before the classic member says another word. It was to give up half of
+    what it uses, and has not heard of it."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    visitor = Consumer(crowd, "visitor").join()
+    crowd.pass_ms(1000)
+    visitor.beat()
+    visitor.leave()
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+    other = Consumer(crowd, "other").join()
+    crowd.pass_ms(1000)
+    other.beat()
+    assert one.partitions() == [0, 1, 2, 3] and other.partitions() == []
+    assert one.beat() == Error.ILLEGAL_GENERATION
+    one.uses = set()
+    one.join()
+    settle(crowd, one, other, rounds=10)
+    assert sorted(shared(one, other)) == [[0, 1], [2, 3]]
+
+
 def test_a_downgrade_that_cannot_be_written_leaves_everything_as_it_was() -> None:
     crowd = crowd_of()
     one = classic_alone(crowd)

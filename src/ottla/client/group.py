@@ -15,7 +15,7 @@ from typing import Any
 from ottla.client import commits
 from ottla.client.classic_member import ClassicMember
 from ottla.client.cluster import LATEST, Cluster, NoTopic, TopicPartition
-from ottla.client.commits import Committed
+from ottla.client.commits import Committed, Committer
 from ottla.client.connection import failure
 from ottla.client.consumer import Consumed, Consumer
 from ottla.client.consumer_member import ConsumerMember
@@ -185,7 +185,17 @@ class GroupConsumer:
     async def _start_offsets(self, partitions: Partitions) -> dict[TopicPartition, Committed]:
         if not partitions:
             return {}
-        committer = self.member.committer if isinstance(self.member, ConsumerMember) else commits.ANYBODY
+        if not isinstance(self.member, ConsumerMember):
+            return await self._fetch_committed(partitions, commits.ANYBODY)
+        try:
+            return await self._fetch_committed(partitions, self.member.committer)
+        except KafkaError as error:
+            if error.error not in {Error.STALE_MEMBER_EPOCH, *FORGOTTEN}:
+                raise
+        # The epoch has changed since we asked. If the partitions are ours no more, the next heartbeat tells.
+        return await self._fetch_committed(partitions, commits.ANYBODY)
+
+    async def _fetch_committed(self, partitions: Partitions, committer: Committer) -> dict[TopicPartition, Committed]:
         return await self.cluster.retrying(lambda: commits.fetch(self.coordinator, partitions, committer=committer))
 
     # What is due.

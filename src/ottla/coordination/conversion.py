@@ -3,7 +3,7 @@
 *Up*: when a member that speaks the new protocol joins a classic group of consumers. Its members stay, each with the part it
 had, and go on in the classic protocol inside the consumer group (`bridge.py`) until their clients are restarted with the new
 one. *Down*: when the last member that speaks the new protocol goes and classic ones are left. They become a classic group
-with the targets as their parts, and are asked to join anew. An empty group has nobody to care: whoever comes first decides.
+with what they have as their parts, and are asked to join anew. An empty group has nobody to care: whoever comes first decides.
 
 `group.consumer.migration.policy` says which ways are open. Only groups of consumers can change: what their members said to
 one another can be read here, except the data of assignors that users wrote, and that would get lost.
@@ -217,10 +217,20 @@ def downgrade(turn: Turn, members: list[Member], former: Member | None, *, must_
     for classic_member in classic.members.values():
         is_back = former is not None and classic_member.member_id == members[-1].id
         target = group.target_of(former.id if former is not None and is_back else classic_member.member_id)
+        if must_rebalance:
+            target = _used(group.members[classic_member.member_id] if not is_back else members[-1])
         version = _version(classic_member.subscription(classic.protocol))
         classic_member.assignment = assignment_bytes(groups.image, target, version)
     turn.records.append(classic.record(moment.wall_ms))
     _open_classic(turn, classic, must_rebalance)
+
+
+def _used(member: Member) -> Target:
+    """What it may be using. A member that is asked to join, and has not heard so yet, goes on with what it has: should the
+    group become a consumer group again before it does, nobody may get that. (Apache Kafka writes down the target.)"""
+    topic_ids = (*member.assigned, *(topic_id for topic_id in member.revoking if topic_id not in member.assigned))
+    held_by = (member.assigned, member.revoking)
+    return {each: frozenset(p for part in held_by for p in part.get(each, ())) for each in topic_ids}
 
 
 def _open_classic(turn: Turn, classic: ClassicGroup, must_rebalance: bool) -> None:
