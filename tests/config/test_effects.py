@@ -13,7 +13,8 @@ from pathlib import Path
 from ottla.config.settings import GROUP_SETTINGS, NODE_SETTINGS, TOPIC_SETTINGS, Setting
 from ottla.log.settings import LogSettings
 
-SOURCE = Path(__file__).parent.parent.parent / "src" / "ottla"
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "ottla"
 
 # Read inside `config` itself, which hands on what follows from them.
 BY_CONFIG = {
@@ -72,3 +73,18 @@ def test_what_is_said_to_have_an_effect_is_read_and_nothing_else() -> None:
     assert disagreeing(TOPIC_SETTINGS, of_topics) == ([], [])
     assert disagreeing(NODE_SETTINGS, (read | stand_ins | of_logs | BY_CONFIG) - ONLY_SHOWN) == ([], [])
     assert disagreeing(GROUP_SETTINGS, read) == ([], [])
+
+
+def named_after(page: str, words: str) -> set[str]:
+    """The settings in the paragraph after these words."""
+    return set(re.findall(r"`([^`]+)`", page.split(words, 1)[1].split("\n\n", 2)[1]))
+
+
+def test_the_page_lists_what_has_an_effect() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    of_kafka = {name: row for name, row in NODE_SETTINGS.items() if not name.startswith("ottla.")}
+    assert named_after(page, "broker settings have an effect:") == {n for n, row in of_kafka.items() if row.effect}
+    assert named_after(page, "but have none yet:") == {n for n, row in TOPIC_SETTINGS.items() if not row.effect}
+    assert {name for name, row in GROUP_SETTINGS.items() if row.effect} == {
+        name for name in GROUP_SETTINGS if name.startswith("consumer.")
+    }
