@@ -92,6 +92,8 @@ def kafka_python(settings: dict[str, Any], topic: str, ended: Ended) -> None:
         partition_assignment_strategy=[assignors[settings["partition.assignment.strategy"]]],
         **_pythonic(settings),
     )
+    # Who joins before it knows the topic joins again at once, and kafka-python 3.0.12 may then send no heartbeats for ever.
+    consumer.partitions_for_topic(topic)
     consumer.subscribe([topic])
     owned = Owned()
     while not ended:

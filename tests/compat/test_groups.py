@@ -21,7 +21,7 @@ from harness import Node, Server, stop_all
 # Members that were killed are missed sooner than by default, or these tests would last for minutes.
 QUICK = {
     "group.min.session.timeout.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
+    "group.initial.rebalance.delay.ms": "300",
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "3000",
     "group.consumer.min.heartbeat.interval.ms": "100",

@@ -70,8 +70,10 @@ def single_node_defaults() -> dict[str, str]:
         "log.dirs": "./ottla-data",
         # Kafka's default is 3 copies: on a single node no group and no transaction would ever start.
         "offsets.topic.replication.factor": "1",
-        # Nor does anybody want to wait three seconds here for members that might come as well.
-        "group.initial.rebalance.delay.ms": "0",
+        # Nor does anybody want to wait three seconds here for members that might come as well. But not at once either: a
+        # client that joins before it knows its topic joins again a moment later, and kafka-python 3.0 may then forget to
+        # send heartbeats.
+        "group.initial.rebalance.delay.ms": "50",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.replication.factor": "1",
