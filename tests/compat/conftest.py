@@ -1,17 +1,36 @@
-"""The clients under test, one set for the whole run."""
+"""The clients under test, one set for the whole run; and servers that a test starts itself."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from apache import kafka
 from compat.clients import Client, Confluent, Java, every_client
+from harness import Server, stop_all
 
 Topic = Callable[..., str]
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    """Servers of one test; whatever still runs at its end is stopped."""
+    started: list[Server] = []
+    yield started
+    stop_all(started)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory that our node and Apache's serve in turn."""
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    return tmp_path / "data"
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import time
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -318,19 +318,24 @@ def settled(peers: tuple[Peer, Peer]) -> None:
 
 
 @contextlib.contextmanager
-def two_brokers(root: Path) -> Iterator[tuple[Peer, Peer]]:
-    """Two fresh nodes, with the same topics and records. OTTLA_DIFFERENTIAL_SELF sets Apache against Apache."""
-    first: Callable[[Path], Server] = kafka.Apache if os.environ.get("OTTLA_DIFFERENTIAL_SELF") else Node
-    servers = [first(root / "ours"), kafka.Apache(root / "apache")]
+def ours_and_apaches(root: Path, settings: Mapping[str, str] | None = None) -> Iterator[list[str]]:
+    """Addresses of two fresh nodes. OTTLA_DIFFERENTIAL_SELF sets Apache against Apache."""
+    first: Callable[..., Server] = kafka.Apache if os.environ.get("OTTLA_DIFFERENTIAL_SELF") else Node
+    servers = [first(root / "ours", settings=settings), kafka.Apache(root / "apache", settings=settings)]
     try:
-        for server in servers:
-            server.start()
-        ours, theirs = (Peer(server.address) for server in servers)
+        yield [server.start().address for server in servers]
+    finally:
+        stop_all(servers)
+
+
+@contextlib.contextmanager
+def two_brokers(root: Path) -> Iterator[tuple[Peer, Peer]]:
+    """Two fresh nodes, with the same topics and records."""
+    with ours_and_apaches(root) as addresses:
+        ours, theirs = (Peer(address) for address in addresses)
         prepare(ours)
         prepare(theirs)
         yield ours, theirs
-    finally:
-        stop_all(servers)
 
 
 def prepare(peer: Peer) -> None:

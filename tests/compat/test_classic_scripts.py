@@ -5,7 +5,6 @@ OTTLA_DIFFERENTIAL_SELF sets Apache against Apache.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from apache import kafka
 from compat.parties import Party
-from harness import Node, Server, stop_all
+from compat.peers import ours_and_apaches
 
 pytestmark = pytest.mark.apache
 
@@ -38,13 +37,8 @@ def script(play: Script) -> Script:
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     if reason := kafka.why_missing():
         pytest.skip(reason)
-    root = tmp_path_factory.mktemp("scripts")
-    first: Callable[..., Server] = kafka.Apache if os.environ.get("OTTLA_DIFFERENTIAL_SELF") else Node
-    servers = [first(root / "ours", settings=SETTINGS), kafka.Apache(root / "apache", settings=SETTINGS)]
-    try:
-        yield [server.start().address for server in servers]
-    finally:
-        stop_all(servers)
+    with ours_and_apaches(tmp_path_factory.mktemp("scripts"), SETTINGS) as both:
+        yield both
 
 
 # --- generations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
-from harness import Node, Server, stop_all
+from harness import Node, Server
 
 pytestmark = pytest.mark.apache
 
@@ -24,20 +24,6 @@ TOPIC = "compacted"
 CLEANING = {"log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "20000000"}
 SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "9000"}
 SECONDS = 60
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    stop_all(started)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    if reason := kafka.why_missing():
-        pytest.skip(reason)
-    return tmp_path / "data"
 
 
 def begin(server: Server, servers: list[Server]) -> None:

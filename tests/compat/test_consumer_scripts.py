@@ -6,7 +6,6 @@ OTTLA_DIFFERENTIAL_SELF sets Apache against Apache.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,8 @@ import pytest
 
 from apache import kafka
 from compat.parties import NAMES, SECONDS, Line
+from compat.peers import ours_and_apaches
 from compat.test_classic_scripts import read_offsets_topic
-from harness import Node, Server, stop_all
 from ottla.coordination.records import OffsetCommitKey, unpack
 from ottla.wire.errors import Error
 from ottla.wire.messages.commits import OffsetCommitRequest
@@ -229,13 +228,8 @@ class Play:
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     if reason := kafka.why_missing():
         pytest.skip(reason)
-    root = tmp_path_factory.mktemp("scripts848")
-    first: Callable[..., Server] = kafka.Apache if os.environ.get("OTTLA_DIFFERENTIAL_SELF") else Node
-    servers = [first(root / "ours", settings=SETTINGS), kafka.Apache(root / "apache", settings=SETTINGS)]
-    try:
-        yield [server.start().address for server in servers]
-    finally:
-        stop_all(servers)
+    with ours_and_apaches(tmp_path_factory.mktemp("scripts848"), SETTINGS) as both:
+        yield both
 
 
 # --- members come, share, and go

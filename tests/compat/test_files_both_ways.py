@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from apache import kafka
 from compat.clients import Confluent
 from compat.corpus import CODECS, Record, corpus
 from compat.peers import Peer, asking
-from harness import Node, Server, stop_all
+from harness import Node, Server
 
 pytestmark = pytest.mark.apache
 
@@ -91,21 +91,6 @@ class Story:
             assert {key: found[key].value for key in SETTINGS} == SETTINGS
             assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == PARTITIONS
         self.check_limits(Peer(server.address))
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    """Servers of one test; whatever still runs at its end is stopped."""
-    started: list[Server] = []
-    yield started
-    stop_all(started)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    if reason := kafka.why_missing():
-        pytest.skip(reason)
-    return tmp_path / "data"
 
 
 def chapter(server: Server, servers: list[Server], story: Story, name: str) -> None:
