@@ -81,6 +81,19 @@ def test_a_group_lives_where_apache_puts_it(group: str, partition: int) -> None:
     assert partition_of(group, 50) == partition
 
 
+def test_it_is_told_why_no_group_can_begin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients wait without a word: the node must say what is wrong."""
+
+    async def ask() -> None:
+        async with serving(tmp_path, {"offsets.topic.replication.factor": "3"}) as served:
+            found = await find(await served.connect())
+            assert found.error_code == Error.COORDINATOR_NOT_AVAILABLE.code
+
+    asyncio.run(ask())
+    (line,) = [each.getMessage() for each in caplog.records if "no group can begin" in each.getMessage()]
+    assert "factor of 3 cannot be reached" in line and line.endswith("(offsets.topic.replication.factor)")
+
+
 async def _find_makes_the_topic(path: Path) -> None:
     async with serving(path) as served:
         client = await served.connect()

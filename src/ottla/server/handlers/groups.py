@@ -8,6 +8,8 @@ Apache Kafka answers COORDINATOR_NOT_AVAILABLE while it makes the offsets topic;
 
 from __future__ import annotations
 
+import logging
+
 from ottla.coordination import doors
 from ottla.coordination.checks import check_consumer, check_join, check_named, check_sync
 from ottla.metadata.controller import create_topics
@@ -32,6 +34,8 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+
+log = logging.getLogger("ottla.groups")
 
 GROUP, TRANSACTION, SHARE = range(3)
 MANY_KEYS, SHARE_KEYS = 4, 6
@@ -102,9 +106,15 @@ async def _make_offsets_topic(ctx: Context) -> None:
     quorum, rng = ctx.node.quorum, ctx.node.world.random
     wanted = [auto_topic(CONSUMER_OFFSETS, ctx.node.config)]
     try:
-        await quorum.propose(lambda image: create_topics(image, wanted, quorum.rules, rng))
+        outcomes = await quorum.propose(lambda image: create_topics(image, wanted, quorum.rules, rng))
     except KafkaError as error:
         raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, error.message)
+    if (
+        isinstance(outcome := outcomes[CONSUMER_OFFSETS], KafkaError)
+        and outcome.error is not Error.TOPIC_ALREADY_EXISTS
+    ):
+        # Clients ask again and again, and say nothing to whoever waits for them.
+        log.warning("no group can begin: %s (offsets.topic.replication.factor)", outcome.message)
 
 
 @serves(JoinGroupRequest, versions="0-9")
