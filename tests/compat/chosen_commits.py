@@ -109,6 +109,7 @@ COMMITS: dict[str, list[dict[str, Any]]] = {
     ],
     "offset_delete": [
         forgotten("chosen-simple", (PLAIN_TOPIC, (2,))),
+        forgotten("chosen-simple", (PLAIN_TOPIC, (2,)), (PLAIN_TOPIC, (1,))),
         forgotten("chosen-simple", (PLAIN_TOPIC, (2, 9, -1)), *ODD[1:]),
         forgotten("chosen-simple", *ODD[2:]),
         forgotten("chosen-simple"),

@@ -270,6 +270,7 @@ def test_what_is_refused_to_classic_members() -> None:
     assert stranger.ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
     connect = other.ask_to_join(protocol_type="connect")
     assert connect.error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+    assert connect.reply.member_id == ""  # type: ignore[attr-defined]
     closed = crowd_of(group_consumer_migration_policy="disabled")
     Consumer(closed, "one").join()
     assert Classic(closed).ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]

@@ -7,9 +7,11 @@ do not exist.
 from __future__ import annotations
 
 from ottla.coordination import bridge, classic, consumer
+from ottla.coordination.classic_rebalance import refused_join
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -27,7 +29,10 @@ consumer_heartbeat = consumer.heartbeat
 def join(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Moment) -> Decision[JoinGroupResponse]:
     group = _consumer_group(groups, request.group_id)
     if group is not None:
-        return bridge.join(groups, group, request, caller, moment)
+        try:
+            return bridge.join(groups, group, request, caller, moment)
+        except KafkaError as error:  # which in Apache Kafka does not name the member
+            return Decision(refused_join(error.error, "", caller.version))
     return classic.join(groups, request, caller, moment)
 
 

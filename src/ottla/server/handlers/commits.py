@@ -197,7 +197,8 @@ async def offset_delete(request: OffsetDeleteRequest, ctx: Context) -> OffsetDel
         answer = await ctx.groups.decide(request.group_id, commits.delete, request, ctx)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    answer.topics = _joined(refused, answer.topics, "name")
+    if refused:
+        answer.topics = _joined(refused, answer.topics, "name")
     return answer
 
 
