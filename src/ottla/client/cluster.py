@@ -19,7 +19,6 @@ from ottla.wire.schema import ZERO_UUID
 from ottla.world import wall_clock_ms
 
 T = TypeVar("T")
-K = TypeVar("K")
 V = TypeVar("V")
 
 PORT = 9092
