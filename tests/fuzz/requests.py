@@ -27,6 +27,18 @@ TOPICS = [
     "__consumer_offsets",
     "ünïcode\x00",
 ]
+# Where a name is no topic's: groups, members, protocols, expressions.
+NAMES = [
+    *("", "a", "a", "a", "1", "consumer", "range", "uniform", "é" * 20, "../../up", "%s%n", "{0}", "(a+)+$", "(", ".*"),
+    *("x" * 3000, "nul\0"),
+]
+# The words of consumers to one another, and what only looks like them.
+SUBSCRIPTIONS = [
+    b"\0\0\0\0\0\1\0\6fuzz-a\xff\xff\xff\xff",
+    b"\0\1\0\0\0\1\0\6fuzz-a\0\0\0\1\0\0\0\2\0\0\0\0\0\0\0\1",
+    b"\0\3\x7f\xff\xff\xff",
+    bytes(3000),
+]
 EXTREMES = [
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff",
@@ -37,6 +49,7 @@ EXTREMES = [
 ]
 # Long waits are by design, not a hang: keep the ones we ask for on purpose short.
 SHORT = {"max_wait_ms": 20, "timeout_ms": 20}
+TOPIC_NAMES = {"topic", "topics", "name", "topic_name", "topic_names"}
 # Partition counts that would only measure how fast directories are made.
 SMALL = {"num_partitions": 3, "count": 4}
 
@@ -119,13 +132,13 @@ class Maker:
         if kind.name == "records":
             return rng.choice(ODD_BATCHES)
         if kind.name == "string":
-            return rng.choice(TOPICS) if "topic" in name or name == "name" else rng.choice(["", "a", "1", "é" * 20])
+            return rng.choice(TOPICS if name in TOPIC_NAMES or "topic_name" in name else NAMES)
         if kind.name == "boolean":
             return rng.random() < 0.5
         if kind.name == "uuid":
             return rng.choice([bytes(16), rng.randbytes(16)])
         if kind.name == "byte_string":
-            return rng.randbytes(rng.randrange(20))
+            return rng.choice(SUBSCRIPTIONS) if rng.random() < 0.5 else rng.randbytes(rng.randrange(20))
         if kind.name == "float64":
             return rng.random()
         bits = 8 * kind.size
