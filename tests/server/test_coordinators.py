@@ -21,7 +21,7 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
 )
 from ottla.wire.records import look
-from served import Client, TouchyDisk, serving
+from served import Client, TouchyDisk, batch, serving
 
 ONE = {"offsets.topic.num.partitions": "1"}
 
@@ -207,7 +207,8 @@ async def _unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert await commit(client, 7) == 0
         shard = served.node.groups.shards[0]
         shard.coordinator = None
-        failures = iter([OSError("the disk does not answer"), KafkaError(Error.CORRUPT_MESSAGE)])
+        unicode = UnicodeDecodeError("utf-8", b"", 0, 1, "a name that is none")
+        failures = iter([OSError("the disk does not answer"), KafkaError(Error.CORRUPT_MESSAGE), unicode])
         read = loading.replay
 
         def fail_twice(*arguments: Any) -> Any:
@@ -336,6 +337,27 @@ async def _compressed(path: Path) -> None:
 
 def test_records_of_groups_are_compressed_as_the_settings_say(tmp_path: Path) -> None:
     asyncio.run(_compressed(tmp_path))
+
+
+async def _told(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        for _ in range(5):
+            await client.produce("t", batch(b"one", b"two"))
+        assert await commit(client, 4) == 0
+        joined = await client.call(join_request("other"), 3)
+        assert joined.error_code == 0
+        page = served.node.measures.render()
+        assert 'ottla_groups{kind="classic",state="CompletingRebalance"} 1' in page
+        assert 'ottla_group_lag{group="g",topic="t"} 6' in page
+        assert "ottla_group_partitions_loading 0" in page
+
+
+def test_a_node_tells_of_its_groups_and_how_far_behind_they_are(tmp_path: Path) -> None:
+    """GRP-28, OPS-02: the metric; the tools tell it by partition."""
+    asyncio.run(_told(tmp_path))
 
 
 async def _stops(path: Path) -> None:

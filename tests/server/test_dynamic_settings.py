@@ -41,8 +41,8 @@ CHANGED = {
     "log.cleaner.max.compaction.lag.ms": "88888",
 }
 # Obeyed elsewhere: by listeners (test_limits), by elections (each asks anew), by partitions (below; only for all brokers
-# while ELR is on), by compaction (each run asks anew: test_compactions), by moves (test_moves), and not at all while the node
-# runs.
+# while ELR is on), by compaction (each run asks anew: test_compactions), by moves (test_moves), by consumer groups (each
+# assignment asks anew: test_consumer), and not at all while the node runs.
 ELSEWHERE = {
     "min.insync.replicas",
     "max.connections",
@@ -59,6 +59,7 @@ ELSEWHERE = {
     "log.cleaner.io.buffer.load.factor",
     "log.cleaner.backoff.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "group.consumer.assignment.interval.ms",
 }
 
 

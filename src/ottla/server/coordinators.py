@@ -110,7 +110,7 @@ class Shard:
         coordinator, began = Coordinator(self._new_groups()), self._node.loop.time()
         try:
             records = await self._replay_log(coordinator)
-        except (KafkaError, Malformed, OSError) as error:
+        except (KafkaError, Malformed, OSError, ValueError) as error:  # names that are not UTF-8, say
             log.error("%s: its groups cannot be loaded, that is tried again: %s", self.partition.log.name, error)
             self._node.loop.call_later(LOAD_AGAIN_S, self._load_again)
             return

@@ -80,6 +80,7 @@ class NodeMetrics:
         self._declare_connections()
         self._declare_partitions()
         self._declare_disk()
+        self._declare_groups()
         self._declare_metadata()
         self._declare_process(version)
 
@@ -203,6 +204,14 @@ class NodeMetrics:
         self.compaction_map = reg.gauge("ottla_compaction_map_ratio", "How full the last round's table of keys was.")
         self.dirtiest_ratio = reg.gauge("ottla_dirtiest_log_ratio", "Share of bytes to compact in the dirtiest log.")
         self.uncleanable = reg.reading("ottla_uncleanable_partitions", "Partitions whose records cannot be compacted.")
+
+    def _declare_groups(self) -> None:
+        reg = self.registry
+        self.groups = reg.readings("ottla_groups", "Groups coordinated here.", "kind", "state")
+        self.group_lag = reg.readings("ottla_group_lag", "Records behind what is committed.", "group", "topic")
+        self.groups_loading = reg.reading(
+            "ottla_group_partitions_loading", "Partitions of the offsets topic not loaded."
+        )
 
     def _declare_metadata(self) -> None:
         reg = self.registry

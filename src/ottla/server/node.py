@@ -28,6 +28,7 @@ from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
 from ottla.server.coordinators import GroupCoordinators
 from ottla.server.dispatch import HANDLERS
+from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
     api_versions,
     cluster,
@@ -274,6 +275,7 @@ class Node:
         measures.muted.read = lambda: sum(c.is_muted for each in self.listeners for c in each.connections)
         measures.waiting_produces.read = lambda: self._unanswered(ProduceRequest.key)
         measures.waiting_fetches.read = lambda: self._unanswered(FetchRequest.key)
+        declare_group_readings(self)
         self._declare_partition_readings()
         self._declare_disk_readings()
 

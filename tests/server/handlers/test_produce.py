@@ -286,6 +286,7 @@ async def test_acks_after_fsync_share_it(tmp_path: Path) -> None:
 
 @on_loop
 async def test_consumers_do_not_see_what_is_not_synced(tmp_path: Path) -> None:
+    """GRP-27: nothing at or above the high watermark."""
     disk = TouchyDisk()
     async with serving(tmp_path, disk=disk) as served:
         await served.topic("t", flush_messages="1")
