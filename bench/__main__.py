@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from apache import kafka
-from bench import compaction, drivers, groups, report
+from bench import compaction, drivers, groups, report, testing
 from bench.lines import LINES
 from bench.scenes import QUICK, SCENES, Size, Tally
 from harness import TREE, DidNotStart, Node, Server
@@ -32,6 +32,7 @@ PLAYED = {
     **SCENES,
     "groups": (groups.groups, groups.LINES),
     "compaction": (compaction.compaction, compaction.LINES),
+    "testing": (testing.testing, testing.LINES),
 }
 
 Values = dict[str, dict[str, list[float]]]

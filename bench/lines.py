@@ -56,6 +56,9 @@ LINES = [
     Line("offsets-restart", "1 M committed offsets, from start to all told", "s", "<= 2"),
     Line("compaction-seconds", "1 M records compacted while others produce", "s"),
     Line("compaction-stall", "answers during that compaction, p99.9", "ms", own_goal="<= 20"),
+    Line("testing-child", "a broker for one test, to the first ack", "s", "<= 0.12"),
+    Line("testing-thread", "the same on a thread of the test", "s"),
+    Line("testing-renew", "the same for the next test", "s"),
     Line("append-growth", "append cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
     Line("tail-read-growth", "tail read cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
 ]
