@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,39 @@ def test_nothing_is_missed(seed: int, protocol: str, assignors: tuple[Assignor, 
 def test_same_seed_same_history() -> None:
     first, second = (play(5, "consumer", (RANGE,)) for _ in range(2))
     assert first == second
+
+
+def test_an_assignment_whose_answer_was_lost_is_asked_for_again() -> None:
+    """The heartbeat that brought it was heard and its answer was not: the next one says everything, and so is told again."""
+
+    async def main(loop: SimLoop) -> None:
+        play = Play(loop, "consumer", (RANGE,))
+        await play.boot()
+        await play.cluster.client("writer", play.write(0))
+        play.cluster.client("m1", play.read("m1"))
+        while not play.seen.get("m1"):
+            await asyncio.sleep(0.01)
+        play.cluster.client("m2", play.read("m2"))
+        while len(members_of(play)) < 2 or any(held(member) == PARTITIONS for member in members_of(play)):
+            await asyncio.sleep(0.001)
+        loop.network.cut(NODE, "m2")  # the other has given up its half, and the next heartbeat of this one will get it
+        while [held(member) for member in members_of(play)] != [PARTITIONS // 2] * 2:
+            await asyncio.sleep(0.001)
+        loop.network.reset(NODE, "m2")
+        loop.network.heal_all()
+        await play.cluster.client("writer", play.write(RECORDS))
+        async with asyncio.timeout(30):
+            while not play.seen["m2"]:
+                await asyncio.sleep(0.1)
+
+    run(3, main, limit_s=300)
+
+
+def members_of(play: Play) -> list[Any]:
+    assert play.machine.node is not None
+    group = play.machine.node.groups.shard_of(GROUP).groups.by_id.get(GROUP)
+    return [] if group is None else list(group.members.values())  # type: ignore[attr-defined]
+
+
+def held(member: Any) -> int:
+    return sum(len(those) for part in (member.assigned, member.revoking) for those in part.values())

@@ -147,9 +147,10 @@ class ConsumerMember:
             self._target = await self._named(answer.assignment)
 
     async def _say(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
-        """All of it when joining, and otherwise what changed since the last time it was heard."""
+        """All of it when joining and after an answer was lost, which may have been the only one with our assignment: the
+        coordinator tells it again to whoever says everything. Otherwise what changed since the last time it was heard."""
         topics, owned = self._topics, list(self.owned)
-        joins = epoch == JOIN
+        joins = epoch == JOIN or (epoch > JOIN and self._told == (None, None))
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.coordinator.group,
             member_id=self.member_id,
