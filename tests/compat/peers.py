@@ -345,23 +345,23 @@ def prepare(peer: Peer) -> None:
         {"name": COMPACTED_TOPIC, "num_partitions": 1, "configs": [{"name": "cleanup.policy", "value": "compact"}]},
     ]
     create = asking(19, 5, topics=[{**topic, "replication_factor": 1} for topic in wanted])
-    _until(lambda: _has_only(peer.ask(create), "topics", "none", "topic_already_exists"))
+    until(lambda: _has_only(peer.ask(create), "topics", "none", "topic_already_exists"))
     offsets = asking(3, 9, topics=[{"name": OFFSETS_TOPIC}], allow_auto_topic_creation=True)
-    _until(lambda: _has_only(peer.ask(offsets), "topics", "none"))
+    until(lambda: _has_only(peer.ask(offsets), "topics", "none"))
     latest = {"timestamp": -1, "current_leader_epoch": -1}
     led = asking(
         2, 6, replica_id=-1, topics=[{"name": OFFSETS_TOPIC, "partitions": [{**latest, "partition_index": 0}]}]
     )
-    _until(lambda: _has_only(peer.ask(led).topics[0], "partitions", "none"))
+    until(lambda: _has_only(peer.ask(led).topics[0], "partitions", "none"))
     for name, index in ((PLAIN_TOPIC, 0), (PLAIN_TOPIC, 1), (COMPACTED_TOPIC, 0)):
         data = [{"name": name, "partition_data": [{"index": index, "records": make_batch()}]}]
         produce = asking(0, 9, acks=-1, topic_data=data)
-        _until(partial(_is_written, peer, produce))
+        until(partial(_is_written, peer, produce))
     # So many groups that each partition of the offsets topic has some.
     coordinated = asking(9, 8, groups=[{"group_id": f"warm-{n}", "topics": []} for n in range(500)])
-    _until(lambda: _has_only(peer.ask(coordinated), "groups", "none"))
+    until(lambda: _has_only(peer.ask(coordinated), "groups", "none"))
     ids = asking(22, 0)
-    _until(lambda: bool(peer.ask(ids).error_code.name == "none"))
+    until(lambda: bool(peer.ask(ids).error_code.name == "none"))
     peer.learn_topics()
 
 
@@ -375,10 +375,10 @@ def _has_only(answer: Any, field: str, *errors: str) -> bool:
     return not isinstance(answer, str) and all(each.error_code.name in errors for each in getattr(answer, field))
 
 
-def _until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(done: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline, "the node does not accept the first requests"
+        assert time.monotonic() < deadline, "the node does not get there"
         time.sleep(0.1)
 
 

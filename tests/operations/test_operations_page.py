@@ -15,7 +15,7 @@ from ottla.server.measures import NodeMetrics
 
 PAGE = (TREE / "docs" / "operations.md").read_text()
 SECTIONS = {part.split("\n", 1)[0]: part for part in PAGE.split("\n## ")[1:]}
-CLIENT_SETTINGS = {"auto.offset.reset"}
+CLIENT_SETTINGS = {"auto.offset.reset", "session.timeout.ms"}
 KERNEL_SETTINGS = {"vm.dirty_background_ratio", "vm.dirty_ratio"}
 UNITS = {"MiB": 1 << 20, "s": 1000, "min": 60_000, "day": 86_400_000, "": 1}
 
