@@ -85,6 +85,7 @@ class Consumer:
         self.epoch = 0
         self.uses: set[tuple[bytes, int]] = set()
         self.told: set[tuple[bytes, int]] | None = None  # what it is to use, and does not yet
+        self.misses_an_answer = False
 
     # --- speaking
 
@@ -128,8 +129,11 @@ class Consumer:
 
     def beat(self, is_lost: bool = False, is_slow: bool = False) -> None:
         """A heartbeat that says what the consumer owns; its answer may be lost on the way, or heeded late."""
+        # Whoever misses an answer says everything again, as real ones do: only then is everything told again.
+        says_all = self.told is None and (self.epoch == 0 or self.misses_an_answer)
         owned = self.owned() if self.told is None else None
-        reply = self.send(self.full() if self.epoch == 0 else self.request(topic_partitions=owned))
+        reply = self.send(self.full() if says_all else self.request(topic_partitions=owned))
+        self.misses_an_answer = is_lost or (self.misses_an_answer and not says_all)
         if not is_lost:
             self._heed(reply, is_slow)
 
@@ -138,7 +142,7 @@ class Consumer:
             self.uses, self.told = self.told, None
 
     def _begin_anew(self) -> None:
-        self.epoch, self.uses, self.told = 0, set(), None
+        self.epoch, self.uses, self.told, self.misses_an_answer = 0, set(), None, False
 
     def leave(self) -> None:
         epoch = -1 if self.instance_id is None else -2
