@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 JARS := tests/apache/jars/.complete
 SPARK := .venv-spark
 
-.PHONY: run test test-slow lint bench fuzz format status matrix spark jars clean
+.PHONY: run test test-slow search lint bench fuzz format status matrix spark jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -16,7 +16,11 @@ test: $(VENV)/.test $(JARS) lint
 	$(BIN)/python -m pytest -m "not slow" --durations=15
 
 test-slow: $(VENV)/.test $(JARS)
-	$(BIN)/python -m pytest -m slow
+	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m slow
+
+# Properties are tried with the same examples by every `make test`; this tries others, again and again.
+search: $(VENV)/.test
+	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m "not slow" $$(grep -rl "from hypothesis" tests --include="test_*.py")
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from apache import kafka
 from harness import Node, running_logs, stop_all
+
+# The same examples in every run, so that a run says something about the change and not about luck; `make search` looks for
+# others. No deadline: machines are slow now and then.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("OTTLA_EXAMPLES", "steady"))
 
 StartNode = Callable[..., Node]
 RunTool = Callable[..., str]
