@@ -57,6 +57,8 @@ class Decision(Generic[Reply]):
     # The records cannot be written (too large for one batch, a full disk): what to do instead, given what clients are told
     # of that. Without it, the caller alone gets the error.
     refused: Callable[[KafkaError], Decision[Reply]] | None = None
+    # What the driver is to see to as soon as the records are committed.
+    orders: list[object] = field(default_factory=list)
 
 
 class Timers:
