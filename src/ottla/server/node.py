@@ -37,6 +37,7 @@ from ottla.server.handlers import (
     elections,
     features,
     fetch,
+    finding,
     group_admin,
     groups,
     log_dirs,
@@ -70,7 +71,7 @@ FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
-    *(groups, commits, group_admin),
+    *(finding, groups, commits, group_admin),
 )
 
 
