@@ -12,7 +12,8 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.schema import Message
 
-GROUP = 0
+# Kinds of keys that a coordinator is found by.
+GROUP, TRANSACTION = 0, 1
 MANY_KEYS_VERSION = 4
 # After one of these the coordinator is looked up anew.
 MOVED = {Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE}
@@ -61,11 +62,11 @@ class Coordinator:
             self._connection = None
 
 
-async def find(cluster: Cluster, group: str) -> Node:
-    """Who coordinates this group. One attempt."""
+async def find(cluster: Cluster, key: str, kind: int = GROUP) -> Node:
+    """Who coordinates this group, or this transactional id. One attempt."""
     connection = await cluster.any()
     version = connection.version_of(FindCoordinatorRequest)
-    request = FindCoordinatorRequest(key=group, key_type=GROUP, coordinator_keys=[group])
+    request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
     found: FindCoordinatorResponse = await connection.request(request, version=version)
     if version < MANY_KEYS_VERSION:
         check(found.error_code, found.error_message)
