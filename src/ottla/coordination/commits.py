@@ -31,6 +31,7 @@ from ottla.wire.messages.commits import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
 )
+from ottla.wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.wire.schema import ZERO_UUID
 
 # From this version on, a commit to a group that does not exist is told so.
@@ -50,6 +51,7 @@ DELETION = "deleted topics"
 DELETION_ALARM: Alarm = (DELETION, "", "")
 
 Committed = OffsetCommitResponse.Topic.Partition
+Held = TxnOffsetCommitResponse.Topic
 Fetched = OffsetFetchResponse.Group.Topic
 FetchedPartition = OffsetFetchResponse.Group.Topic.Partition
 Deleted = OffsetDeleteResponse.Topic
@@ -91,22 +93,21 @@ def commit(
 def _check_commit(groups: Groups, request: OffsetCommitRequest, version: int, moment: Moment) -> CheckPartition | None:
     """May it commit? If so, that also keeps its session alive."""
     group_id, generation = request.group_id, request.generation_id_or_member_epoch
-    group = _group_to_commit(groups, group_id, generation, version)
+    missing = Error.GROUP_ID_NOT_FOUND if version >= GROUP_NOT_FOUND_SINCE else Error.ILLEGAL_GENERATION
+    group = _group_to_commit(groups, group_id, generation, missing)
     check = group.check_commit(request.member_id, request.group_instance_id, generation, version, False)
     if request.member_id:
         group.keep_alive(request.member_id, groups, moment)
     return check
 
 
-def _group_to_commit(groups: Groups, group_id: str, generation: int, version: int) -> Group:
+def _group_to_commit(groups: Groups, group_id: str, generation: int, missing: Error) -> Group:
     try:
         return find_any(groups, group_id)
-    except KafkaError:
+    except KafkaError as error:
         if generation < 0:
             return SimpleGroup(group_id)
-        if version >= GROUP_NOT_FOUND_SINCE:
-            raise
-        raise KafkaError(Error.ILLEGAL_GENERATION)
+        raise KafkaError(missing, error.message)
 
 
 def _is_too_long(note: str, units_max: int) -> bool:
@@ -128,6 +129,58 @@ def _record(group: str, topic: str, partition: int, commit: Commit) -> Record:
             topic_id=commit.topic_id,
         ),
     )
+
+
+# --- commit in a transaction
+
+
+def commit_in_transaction(
+    groups: Groups, request: TxnOffsetCommitRequest, caller: Caller, moment: Moment
+) -> Decision[TxnOffsetCommitResponse]:
+    """Offsets that hold once a producer's transaction is committed (KIP-98, KIP-447).
+
+    A transaction may well end while a rebalance is under way: nobody is told to wait for that, and no session is kept alive.
+    Producers know no epochs of members: one that lags behind hears the same as one of an older generation.
+    """
+    try:
+        check = _check_transactional(groups, request, caller.version)
+        return _hold(groups, request, check, moment)
+    except KafkaError as error:
+        if error.error is not Error.STALE_MEMBER_EPOCH:
+            raise
+        raise KafkaError(Error.ILLEGAL_GENERATION, error.message)
+
+
+def _check_transactional(groups: Groups, request: TxnOffsetCommitRequest, version: int) -> CheckPartition | None:
+    generation = request.generation_id
+    group = _group_to_commit(groups, request.group_id, generation, Error.ILLEGAL_GENERATION)
+    return group.check_commit(request.member_id, request.group_instance_id, generation, version, True)
+
+
+def _hold(
+    groups: Groups, request: TxnOffsetCommitRequest, check: CheckPartition | None, moment: Moment
+) -> Decision[TxnOffsetCommitResponse]:
+    records: list[Record] = []
+    note_max: int = groups.config["offset.metadata.max.bytes"]
+    answer = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        known = groups.image.topic(topic.name)
+        topic_id = ZERO_UUID if known is None else known.id
+        told = Held(name=topic.name)
+        answer.topics.append(told)
+        for asked in topic.partitions:
+            note, code = asked.committed_metadata or "", 0
+            if _is_too_long(note, note_max):
+                code = Error.OFFSET_METADATA_TOO_LARGE.code
+            else:
+                if check is not None:
+                    check(topic.name, topic_id, asked.partition_index)
+                commit = Commit(
+                    asked.committed_offset, asked.committed_leader_epoch, note, moment.wall_ms, topic_id=topic_id
+                )
+                records.append(_record(request.group_id, topic.name, asked.partition_index, commit))
+            told.partitions.append(Held.Partition(partition_index=asked.partition_index, error_code=code))
+    return Decision(answer, records)
 
 
 # --- fetch
