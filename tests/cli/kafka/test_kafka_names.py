@@ -21,7 +21,7 @@ NAMES = [
         "kafka-server-stop",
         "zookeeper-shell",
     ),
-    *("kafka-consumer-groups", "kafka-get-offsets", "kafka-delete-records"),
+    *("kafka-consumer-groups", "kafka-get-offsets", "kafka-delete-records", "kafka-transactions"),
 ]
 # What takes long to load, and what only those need who talk to a cluster.
 HEAVY = ("asyncio", "ottla.client", "ottla.server", "ottla.sim")

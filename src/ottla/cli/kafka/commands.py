@@ -41,10 +41,28 @@ def reworded(message: str) -> str:
 
 def integer(text: str) -> int:
     """A number, or argparse4j's words for what is none."""
+    return _number(text, "Integer", 31)
+
+
+def long_integer(text: str) -> int:
+    return _number(text, "Long", 63)
+
+
+def short_integer(text: str) -> int:
+    return _number(text, "Short", 15)
+
+
+def _number(text: str, kind: str, bits: int) -> int:
     try:
-        return int(text)
+        number = int(text) if text.strip() == text and "_" not in text else None
     except ValueError:
-        raise argparse.ArgumentTypeError(f"could not convert '{text}' to Integer (For input string: \"{text}\")")
+        number = None
+    if number is not None and -(1 << bits) <= number < 1 << bits:
+        return number
+    why = f'For input string: "{text}"'
+    if kind == "Short" and number is not None:
+        why = f'Value out of range. Value:"{text}" Radix:10'
+    raise argparse.ArgumentTypeError(f"could not convert '{text}' to {kind} ({why})")
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, *, short: bool = False, is_required: bool = True) -> None:
