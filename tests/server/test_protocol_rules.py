@@ -71,6 +71,20 @@ async def test_prt_01_a_version_nobody_knows_is_answered_as_version_0(tmp_path: 
         assert await advertised(client)
 
 
+@pytest.mark.parametrize("setting", ["false", "true"])
+@on_loop
+async def test_two_phase_commit_is_spoken_only_where_it_is_on(tmp_path: Path, setting: str) -> None:
+    """TRAP-68: InitProducerId 6 is advertised and answered while the setting is true; else it costs the connection."""
+    async with serving(tmp_path, {"transaction.two.phase.commit.enable": setting}) as served:
+        client = await served.connect()
+        assert (await advertised(client))[InitProducerIdRequest.key] == (0, 6 if setting == "true" else 5)
+        client.send(InitProducerIdRequest(transactional_id=None), 6)
+        if setting == "true":
+            assert (await client.receive()).error_code == 0
+        else:
+            assert await client.is_cut()
+
+
 @on_loop
 async def test_prt_02_first_contact(tmp_path: Path) -> None:
     """PRT-02: kafkajs walks 2, 1, 0; librdkafka sends 3; Java and franz-go send 4; a bad software name is 42."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ottla.config import BrokerConfig
 from ottla.server.context import Context
 from ottla.server.refusals import answering
 from ottla.wire.codec import Malformed, decoder
@@ -38,22 +39,45 @@ C = TypeVar("C", bound=Call)
 class Handler:
     """One API as this broker serves it."""
 
-    __slots__ = ("advertised_low", "call", "decoders", "high", "key", "low", "name", "ordered", "request")
+    __slots__ = (
+        "advertised_low",
+        "call",
+        "decoders",
+        "high",
+        "key",
+        "low",
+        "name",
+        "newest_needs",
+        "ordered",
+        "request",
+    )
 
     def __init__(
-        self, request: type[Message], low: int, high: int, call: Call, advertised_low: int, ordered: bool
+        self,
+        request: type[Message],
+        low: int,
+        high: int,
+        call: Call,
+        advertised_low: int,
+        ordered: bool,
+        newest_needs: str | None = None,
     ) -> None:
         self.request, self.low, self.high, self.call = request, low, high, call
         self.key: int = request.key
         self.name = request.__name__.removesuffix("Request")
         self.advertised_low = advertised_low
         self.ordered = ordered
+        self.newest_needs = newest_needs
         self.decoders: dict[int, Callable[..., Any]] = {}
 
     def learn(self, version: int) -> Callable[..., Any]:
         """How to read this version, for its first request and all later ones."""
         decode = self.decoders[version] = decoder(self.request, version)
         return decode
+
+    def newest(self, config: BrokerConfig) -> int:
+        """The highest version that a node with these settings serves."""
+        return self.high + 1 if self.newest_needs is not None and config[self.newest_needs] else self.high
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -66,19 +90,21 @@ def serves(
     advertised_low: int | None = None,
     ordered: bool = False,
     guarded: bool = True,
+    newest_needs: str | None = None,
 ) -> Callable[[C], C]:
     """Register a handler for all versions of `versions` ("3-13").
 
     `advertised_low` is told to clients instead of the true lowest version where a client needs to see it (KAFKA-18659).
     `ordered`: requests of one connection take effect in the order they came, even if this one has to wait first.
     `guarded`: what the handler raises becomes its answer. The two busiest do without: a defect costs the connection.
+    `newest_needs`: the version after the last of `versions` is served as well while this setting is true.
     """
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
         kept: Call = answering(call) if guarded else call
         HANDLERS[request.key] = Handler(
-            request, low, high, kept, low if advertised_low is None else advertised_low, ordered
+            request, low, high, kept, low if advertised_low is None else advertised_low, ordered, newest_needs
         )
         return call
 
@@ -205,7 +231,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         if handler is None:
             raise Malformed(f"no API has the key {key}")
         exchange = Exchange(connection, handler, version, correlation_id, client_id, len(frame) + 4)
-        if not handler.low <= version <= handler.high:
+        if not handler.low <= version <= handler.high and version != handler.newest(connection.node.config):
             exchange.answer_version = 0
             request = _as_oldest(handler, version)
         else:

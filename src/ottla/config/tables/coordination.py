@@ -187,7 +187,7 @@ transaction.max.timeout.ms                                  int     900000    >=
     The longest transaction timeout a producer may ask for.
 transaction.partition.verification.enable                   boolean true      -   cluster inert
     Whether a write is refused unless its transaction knows the partition.
-transaction.two.phase.commit.enable                         boolean false     -   inert
+transaction.two.phase.commit.enable                         boolean false     -
     Whether transactions may stay prepared for an outside coordinator.
 transaction.abort.timed.out.transaction.cleanup.interval.ms int     10000     >=1 inert
     How often overdue transactions are aborted.

@@ -44,8 +44,11 @@ async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersions
 
 def ranges(ctx: Context) -> list[ApiVersionsResponse.ApiVersion]:
     """What the listener serves that the request came in on."""
+    config = ctx.node.config
     return [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=handler.advertised_low, max_version=handler.high)
+        ApiVersionsResponse.ApiVersion(
+            api_key=key, min_version=handler.advertised_low, max_version=handler.newest(config)
+        )
         for key, handler in sorted(HANDLERS.items())
         if ctx.is_served_here(key)
     ]

@@ -22,7 +22,7 @@ from ottla.wire.messages.transactions import (
 NONE = -1
 
 
-@serves(InitProducerIdRequest, versions="0-5")
+@serves(InitProducerIdRequest, versions="0-5", newest_needs="transaction.two.phase.commit.enable")
 async def init_producer_id(request: InitProducerIdRequest, ctx: Context) -> InitProducerIdResponse:
     try:
         _check(request, ctx.node.config["transaction.max.timeout.ms"])
