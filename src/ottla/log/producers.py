@@ -10,6 +10,10 @@ A transaction is open from its first transactional batch to its marker. Until th
 stable: the *last stable offset* is where the first undecided transaction begins. A decided one still counts until its marker
 lies below the high watermark, for a consumer must not see a decision that may yet be lost.
 
+A transaction must not begin here unless its coordinator knows of it, or nobody would ever end it (KIP-890). So whoever brings
+its first batch asks the coordinator first, and holds a *guard* while it does: any marker of that producer takes the guard
+away, for then the answer is about a transaction that is over. The batch may come in only with the guard that is still there.
+
 Entries are immutable. What is staged lies in an overlay (`staged`, `events`) and is merged when the bytes are written, or
 dropped when the write failed. Snapshots hold one batch per producer, so after a restart the memory of duplicates is one
 batch deep plus whatever was scanned again; this is Kafka's own format and limit.
@@ -21,7 +25,7 @@ from collections.abc import Iterator
 from enum import Enum
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,6 +33,7 @@ from ottla.log.aborted import AbortedTransaction
 from ottla.wire.errors import Error, KafkaError
 
 SEQUENCE_MAX = 2**31 - 1
+EPOCH_MAX = 2**15 - 1
 BATCHES_KEPT = 5
 NONE = -1
 
@@ -86,7 +91,42 @@ class Completed(NamedTuple):
     aborted: bool
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction, as its coordinator decided it; in generation 2 with the next epoch already."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int = 0
+
+
 NOBODY = Producer(NONE, NONE, NONE, NONE, ())
+
+
+class Guard:
+    """One transaction that wants to begin here, while its coordinator is asked.
+
+    It also knows the lowest sequence that asked: if that one is refused and has to come again, a higher one must not get in
+    before it, or the lower would be out of order for ever.
+    """
+
+    __slots__ = ("epoch", "lowest_sequence", "next_generation", "since_ms")
+
+    def __init__(self, epoch: int, sequence: int, next_generation: bool, since_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.next_generation = next_generation
+        self.since_ms = since_ms
+
+    def meet(self, epoch: int, sequence: int) -> None:
+        """One more batch of that producer asks."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+
+# Stands for a guard where nobody has to ask: verification is off, or a log is used without coordinators.
+UNGUARDED: Final = Guard(NONE, SEQUENCE_MAX, False, 0)
 
 
 def sequence_plus(sequence: int, delta: int) -> int:
@@ -99,7 +139,7 @@ def sequence_minus(sequence: int, delta: int) -> int:
 
 
 class Producers:
-    __slots__ = ("completed", "entries", "events", "first_undecided", "ongoing", "staged")
+    __slots__ = ("completed", "entries", "events", "first_undecided", "guards", "ongoing", "staged")
 
     def __init__(self) -> None:
         self.entries: dict[int, Producer] = {}
@@ -109,10 +149,48 @@ class Producers:
         self.ongoing: dict[int, int] = {}
         self.completed: list[Completed] = []
         self.first_undecided = NONE
+        self.guards: dict[int, Guard] = {}
 
     def known(self, producer_id: int) -> Producer | None:
         """The newest entry, staged or not."""
         return self.staged.get(producer_id) or self.entries.get(producer_id)
+
+    # -- admitting
+
+    def guard(self, producer_id: int, epoch: int, sequence: int, next_generation: bool, now_ms: int) -> Guard | None:
+        """What a batch needs to begin a transaction here; None if the transaction is open already."""
+        known = self.known(producer_id) or NOBODY
+        if epoch < known.epoch:
+            raise fenced(epoch, known.epoch)
+        if known.transaction_first >= 0 and known.epoch == epoch:
+            return None
+        guard = self.guards.get(producer_id)
+        if guard is None:
+            guard = self.guards[producer_id] = Guard(epoch, sequence, next_generation, now_ms)
+        else:
+            guard.meet(epoch, sequence)
+        return guard
+
+    def _check_guard(self, producer_id: int, known: Producer, epoch: int, sequence: int, guard: Guard | None) -> None:
+        """A batch would begin a transaction: may it?"""
+        if epoch < known.epoch:
+            raise fenced(epoch, known.epoch)
+        if guard is UNGUARDED:
+            return
+        if guard is None or self.guards.get(producer_id) is not guard:
+            raise KafkaError(Error.INVALID_TXN_STATE, "the batch is not part of an open transaction")
+        if sequence > guard.lowest_sequence:
+            raise out_of_order(sequence, guard.lowest_sequence)
+
+    def _drop_guard(self, producer_id: int, entry: Producer) -> None:
+        """The transaction has begun, or one has ended. In generation 2 a marker carries the epoch that the next transaction
+        has: it says nothing about that one."""
+        guard = self.guards.get(producer_id)
+        if guard is None:
+            return
+        has_begun, is_of_before = entry.transaction_first >= 0, guard.next_generation and entry.epoch == guard.epoch
+        if has_begun or not is_of_before:
+            del self.guards[producer_id]
 
     # -- deciding
 
@@ -127,6 +205,7 @@ class Producers:
         transactional: bool,
         origin: Origin,
         transaction_version: int,
+        guard: Guard | None = UNGUARDED,
     ) -> Producer | Sent:
         """What the producer's entry becomes with this batch, or the earlier batch that this one repeats."""
         known = self.staged.get(producer_id) or self.entries.get(producer_id) or NOBODY
@@ -136,13 +215,20 @@ class Producers:
             last_sequence -= SEQUENCE_MAX + 1
         if origin is Origin.CLIENT:
             # Nearly every batch just continues the numbers of the one before.
-            if known[0] != epoch or not batches or first_sequence != batches[-1][1] + 1:
+            continues = known[0] == epoch and batches and first_sequence == batches[-1][1] + 1
+            if not continues:
                 repeated = self._repeated(known, epoch, first_sequence, last_sequence)
                 if repeated is not None:
                     return repeated
+            if transactional and (begun < 0 or known[0] != epoch):
+                self._check_guard(producer_id, known, epoch, first_sequence, guard)
+            if not continues:
                 check_sequence(known, epoch, first_sequence, transactional and transaction_version >= 2)
-        elif origin is Origin.COORDINATOR and epoch < known.epoch:
-            raise fenced(epoch, known.epoch)
+        elif origin is Origin.COORDINATOR:
+            if epoch < known[0]:
+                raise fenced(epoch, known[0])
+            if transactional and (begun < 0 or known[0] != epoch):
+                self._check_guard(producer_id, known, epoch, NONE, guard)
         if transactional:
             begun = first_offset if begun < 0 else begun
         elif begun >= 0 and origin is not Origin.REPLICATION:
@@ -175,8 +261,11 @@ class Producers:
         """What an end marker makes of the producer, and the transaction it decides, if that one has data."""
         known = self.known(producer_id) or NOBODY
         if origin is not Origin.REPLICATION:
-            # A marker of generation 2 carries the next epoch already; one of generation 1 the producer's own.
-            if epoch < known.epoch or (transaction_version >= 2 and epoch == known.epoch):
+            # A marker of generation 2 carries the next epoch already; one of generation 1 the producer's own. The same epoch
+            # again is a coordinator that repeats itself after a start, unless a later transaction is open by now; the last
+            # epoch there is cannot be followed by another.
+            is_late = transaction_version >= 2 and epoch == known.epoch and known.transaction_first >= 0
+            if epoch < known.epoch or (is_late and epoch != EPOCH_MAX):
                 raise fenced(epoch, known.epoch)
             if coordinator_epoch < known.coordinator_epoch:
                 raise KafkaError(Error.TRANSACTION_COORDINATOR_FENCED, f"coordinator epoch {coordinator_epoch} is over")
@@ -196,6 +285,8 @@ class Producers:
             if known is None or known.transaction_first != entry.transaction_first:
                 self.events.append((producer_id, entry.transaction_first))
         self.staged[producer_id] = entry
+        if self.guards:
+            self._drop_guard(producer_id, entry)
 
     def aborted_rows(self) -> list[AbortedTransaction]:
         """Index rows for the aborted transactions that are staged, each with the last stable offset after it."""
@@ -249,6 +340,8 @@ class Producers:
         ]
         for producer_id in silent:
             del self.entries[producer_id]
+        for producer_id in [p for p, guard in self.guards.items() if now_ms - guard.since_ms >= expiration_ms]:
+            del self.guards[producer_id]
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]

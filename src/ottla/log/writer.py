@@ -15,7 +15,7 @@ from struct import error as StructError
 
 from crc32c import crc32c
 
-from ottla.log.producers import Completed, Origin, Producer, Sent
+from ottla.log.producers import UNGUARDED, Completed, Guard, Marker, Origin, Producer, Sent
 from ottla.log.staging import Owner, Staging, storage_error
 from ottla.log.validation import check_header, invalid, prepare
 from ottla.wire.errors import Error, KafkaError
@@ -30,6 +30,7 @@ from ottla.wire.records import (
     Batch,
     ControlType,
     control_type,
+    end_marker,
     iterate,
     marker_epoch,
 )
@@ -62,12 +63,14 @@ class Writer(Staging):
         now_ms: int,
         owner: Owner | None = None,
         prepared: bool = False,
-        *,
         transaction_version: int = 0,
+        guard: Guard | None = UNGUARDED,
     ) -> Appended:
-        """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter."""
+        """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter.
+
+        A batch in a transaction comes with the `guard` that it was given, or None if the transaction was open already."""
         if origin is not Origin.CLIENT:
-            return self._append_own(data, origin, leader_epoch, now_ms, owner, transaction_version)
+            return self._append_own(data, origin, leader_epoch, now_ms, owner, transaction_version, guard)
         try:
             fields = _header(data)
         except StructError:
@@ -91,7 +94,7 @@ class Writer(Staging):
             self._begin_epoch(leader_epoch)
         first, entry = self.staged_end, None
         if producer_id >= 0:
-            entry = self._continue_producer(fields, first, transaction_version)
+            entry = self._continue_producer(fields, first, transaction_version, guard)
             if type(entry) is Sent:
                 return self._duplicate(entry, owner)
         position, size, last = self._staged_size, length + 12, first + delta
@@ -121,7 +124,9 @@ class Writer(Staging):
             return data
         return memoryview(prepare(data, self.settings, now_ms))
 
-    def _continue_producer(self, fields: tuple[int, ...], first: int, transaction_version: int) -> Producer | Sent:
+    def _continue_producer(
+        self, fields: tuple[int, ...], first: int, transaction_version: int, guard: Guard | None
+    ) -> Producer | Sent:
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = fields
         if sequence < 0:
             raise invalid(f"sequence {sequence} in a batch with a producer id")
@@ -136,6 +141,7 @@ class Writer(Staging):
             transactional,
             Origin.CLIENT,
             transaction_version,
+            guard,
         )
 
     def _duplicate(self, sent: Sent, owner: Owner | None) -> Appended:
@@ -188,6 +194,7 @@ class Writer(Staging):
         now_ms: int,
         owner: Owner | None,
         transaction_version: int,
+        guard: Guard | None,
     ) -> Appended:
         if self.failed is not None:
             raise storage_error(self.failed)
@@ -195,7 +202,7 @@ class Writer(Staging):
             self._begin_epoch(leader_epoch)
             batch = bytearray(data)
             _stamp(batch, 0, self.staged_end, len(batch) - PREFIX_BYTES, leader_epoch)
-            return self._append_numbered(batch, origin, now_ms, owner, transaction_version)
+            return self._append_numbered(batch, origin, now_ms, owner, transaction_version, guard)
         position, first, last = 0, -1, -1
         while position < len(data):
             size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + PREFIX_BYTES
@@ -209,7 +216,13 @@ class Writer(Staging):
         return Appended(first, last)
 
     def _append_numbered(
-        self, data: Bytes, origin: Origin, now_ms: int, owner: Owner | None, transaction_version: int
+        self,
+        data: Bytes,
+        origin: Origin,
+        now_ms: int,
+        owner: Owner | None,
+        transaction_version: int,
+        guard: Guard | None = UNGUARDED,
     ) -> Appended:
         """Stage a batch whose offsets and epoch are already in it."""
         head = self._check_numbered(data)
@@ -218,23 +231,49 @@ class Writer(Staging):
             self.epochs.assign(head.leader_epoch, head.base_offset)
         entry, completed = None, None
         if head.producer_id >= 0:
-            entry, completed = self.replay_producer(head, data, origin, transaction_version)
-        size, last = head.size, head.last_offset
-        if (
-            self._staged_size + size > self._roll_size
-            or head.max_timestamp > self._roll_timestamp
-            or last > self._roll_offset
-        ):
-            self._make_room(size, head.max_timestamp, head.base_offset, last, now_ms)
-        if not self._staged_size:
-            self._first_batch(head.max_timestamp, now_ms)
+            entry, completed = self.replay_producer(head, data, origin, transaction_version, guard)
+        self._stage_numbered(data, head.base_offset, head.last_offset, head.max_timestamp, now_ms, owner)
         if entry is not None:
             self.producers.stage(head.producer_id, entry, completed)
+        return Appended(head.base_offset, head.last_offset)
+
+    def _stage_numbered(
+        self, data: Bytes, first: int, last: int, max_timestamp: int, now_ms: int, owner: Owner | None
+    ) -> None:
+        size = len(data)
+        if (
+            self._staged_size + size > self._roll_size
+            or max_timestamp > self._roll_timestamp
+            or last > self._roll_offset
+        ):
+            self._make_room(size, max_timestamp, first, last, now_ms)
+        if not self._staged_size:
+            self._first_batch(max_timestamp, now_ms)
         self._staged += data
-        self._batches.append((last, size, head.max_timestamp, owner))
+        self._batches.append((last, size, max_timestamp, owner))
         self._staged_size += size
         self.staged_end = last + 1
-        return Appended(head.base_offset, last)
+
+    def append_marker(self, marker: Marker, leader_epoch: int, now_ms: int, owner: Owner | None = None) -> Appended:
+        """Stage the end of a transaction. Thousands of them come in a second, so nothing looks at the batch it becomes."""
+        self._begin_epoch(leader_epoch)
+        producer_id, epoch, coordinator_epoch, committed, transaction_version = marker
+        first = self.staged_end
+        entry, completed = self.producers.marker(
+            producer_id, epoch, coordinator_epoch, first, now_ms, not committed, Origin.COORDINATOR, transaction_version
+        )
+        batch = end_marker(
+            committed,
+            now_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            leader_epoch=leader_epoch,
+            base_offset=first,
+        )
+        self._stage_numbered(batch, first, first, now_ms, now_ms, owner)
+        self.producers.stage(producer_id, entry, completed)
+        return Appended(first, first)
 
     def _check_numbered(self, data: Bytes) -> Batch:
         head = Batch._make(_header(data))
@@ -249,7 +288,12 @@ class Writer(Staging):
         return head
 
     def replay_producer(
-        self, head: Batch, data: Bytes, origin: Origin = Origin.REPLICATION, transaction_version: int = 0
+        self,
+        head: Batch,
+        data: Bytes,
+        origin: Origin = Origin.REPLICATION,
+        transaction_version: int = 0,
+        guard: Guard | None = UNGUARDED,
     ) -> tuple[Producer | None, Completed | None]:
         """What a batch with a producer id makes of that producer, and the transaction it completes."""
         if not head.attributes & CONTROL_BIT:
@@ -263,6 +307,7 @@ class Writer(Staging):
                 head.is_transactional,
                 origin,
                 transaction_version,
+                guard,
             )
             assert isinstance(entry, Producer)
             return entry, None

@@ -441,6 +441,10 @@ class ControlType(IntEnum):
 
 _CONTROL_KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
+# What follows the CRC in a batch with one end of a transaction: its header, and a record of 16 bytes (key 4, value 6).
+_MARKER = struct.Struct(">hiqqqhii5shhBhiB")
+_MARKER_KEY = b"\x20\x00\x00\x00\x08"
+_MARKER_LENGTH = _MARKER.size + CRC_FROM - PREFIX_BYTES
 
 
 def control_key(kind: ControlType) -> bytes:
@@ -490,14 +494,31 @@ def build_control(
 
 
 def end_marker(
-    commit: bool, now_ms: int, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, leader_epoch: int = -1
+    commit: bool,
+    now_ms: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    leader_epoch: int = -1,
+    base_offset: int = 0,
 ) -> bytes:
-    """The batch that ends a producer's transaction in one partition."""
-    return build_control(
-        [(ControlType.COMMIT if commit else ControlType.ABORT, _END_MARKER.pack(0, coordinator_epoch))],
+    """The batch that ends a producer's transaction in one partition. Always of one shape, and so packed with one call."""
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    producer = (producer_id, producer_epoch, -1)
+    rest = _MARKER.pack(
+        TRANSACTIONAL_BIT | CONTROL_BIT,
+        0,
         now_ms,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
+        now_ms,
+        *producer,
+        1,
+        _MARKER_KEY,
+        0,
+        kind,
+        12,
+        0,
+        coordinator_epoch,
+        0,
     )
+    return _FRONT.pack(base_offset, _MARKER_LENGTH, leader_epoch, MAGIC, crc32c(rest)) + rest
