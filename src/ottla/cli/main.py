@@ -26,6 +26,7 @@ VERBS = {
     "topic": "create, list, describe, alter and delete topics",
     "config": "show and change settings of topics, brokers, groups, users and more",
     "group": "list, describe, reset and delete consumer groups",
+    "transaction": "list and describe transactions, find those that hang, and abort them",
     "offsets": "show where partitions begin and end, and trim them",
     "produce": "write records, one per line of input",
     "consume": "read records, one line of JSON each",

@@ -82,3 +82,12 @@ def moment_ms(text: str, now_ms: int) -> int:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         raise Mistake(f"{text!r} is not a time: write 10m (ago), 2026-11-15T12:00:00Z, or milliseconds since 1970")
+
+
+def duration_ms(text: str) -> int:
+    """How long: `500ms`, `30s`, `5m`, `2h`; a number alone is milliseconds."""
+    if text.isdigit():
+        return int(text)
+    if match := RELATIVE.fullmatch(text):
+        return int(match[1]) * UNITS_MS[match[2]]
+    raise Mistake(f"{text!r} is not a length of time: write 30s, 5m or 2h")
