@@ -42,7 +42,7 @@ def refusal(call: object, *args: object, **options: object) -> Error:
 
 
 def test_a_transaction_begins_only_with_its_guard_and_goes_on_without() -> None:
-    """TXN-13, KIP-890: the first batch needs what its coordinator's answer was about; later ones need nothing."""
+    """KIP-890: the first batch needs what its coordinator's answer was about; later ones need nothing."""
     log = make_log()
     assert refusal(send, log, 0, None) is Error.INVALID_TXN_STATE
     given = guard(log)

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from ottla.log.ballast import Ballast
 from ottla.log.log import Appended, Log, Owner, storage_error
-from ottla.log.producers import Origin
+from ottla.log.producers import UNGUARDED, Guard, Origin
+from ottla.log.producers import Marker as Marker
 from ottla.log.settings import LogSettings
 from ottla.rising import Rising
 from ottla.wire.errors import Error, KafkaError
@@ -160,13 +161,40 @@ class Partition:
 
     # --- writing
 
-    def append(self, data: Any, now_ms: int, origin: Origin, owner: Owner, prepared: bool = False) -> Appended:
-        """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told."""
+    def append(
+        self,
+        data: Any,
+        now_ms: int,
+        origin: Origin,
+        owner: Owner,
+        prepared: bool = False,
+        transaction_version: int = 0,
+        guard: Guard | None = UNGUARDED,
+    ) -> Appended:
+        """Stage batches; they are written and become visible with the tick. If that fails, `owner` is told. A batch in a
+        transaction comes with what `Log.producers.guard` gave out before its coordinator was asked."""
         self.traffic.produces += 1
         if self.leader != self._node_id or self._ballast.released:
             raise self._why_closed()
         try:
-            appended = self.log.append(data, origin, self.leader_epoch, now_ms, owner, prepared)
+            appended = self.log.append(
+                data, origin, self.leader_epoch, now_ms, owner, prepared, transaction_version, guard
+            )
+        except KafkaError as error:
+            self._refused(error)
+            raise
+        if not self._dirty:
+            self._dirty = True
+            self._mark_dirty(self)
+        return appended
+
+    def append_marker(self, marker: Marker, now_ms: int, owner: Owner) -> Appended:
+        """Stage the end of a transaction."""
+        self.traffic.produces += 1
+        if self.leader != self._node_id or self._ballast.released:
+            raise self._why_closed()
+        try:
+            appended = self.log.append_marker(marker, self.leader_epoch, now_ms, owner)
         except KafkaError as error:
             self._refused(error)
             raise
