@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from harness import HOST
 from ottla.cli.main import main
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
@@ -137,6 +138,14 @@ def test_a_group_with_members_is_left_alone(broker: str, name: str) -> None:
             }
             (described,) = as_json(broker, "group", "describe", name)
             assert [member["partitions"] for member in described["members"]] == [[[name, 0]]]
+            (member,), (partition,) = described["members"], described["partitions"]
+            assert (
+                (partition["client"], partition["host"])
+                == (member["client"], member["host"])
+                == ("ottla-cli", f"/{HOST}")
+            )
+            *_, who, client, host = ottla(broker, "group", "describe", name).stdout.splitlines()[-1].split()
+            assert (who, client, host) == (member["member"], "ottla-cli", f"/{HOST}")
         finally:
             reader.terminate()
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness import HOST, free_port
+from harness import HOST, Node, free_port
 from ottla.cli.main import VERBS, main
 from ottla.cli.progress import bar, drawn
 from ottla.wire.records import Record, build
@@ -129,6 +132,27 @@ def test_doctor(ottla: Ottla, topic: str) -> None:
     assert f"{nobody}: nobody listens there" in said and "-> start one: ottla serve --listen" in said
 
 
+def test_doctor_knows_nodes_that_were_told_wrong(ottla: Ottla, node: Callable[..., Node]) -> None:
+    """More copies of internal topics than there are brokers; a controller that had to take another port."""
+    with socket.create_server((HOST, 0)) as taken:
+        port, controller = free_port(), taken.getsockname()[1]
+        settings = {
+            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+            "ottla.controller.port.fallback": "true",
+            "offsets.topic.replication.factor": "3",
+            "transaction.state.log.min.isr": "2",
+        }
+        address = node(settings=settings, port=port).address
+        findings = {
+            each["about"]: each for each in json.loads(ottla("doctor", "-b", address, "--json", code=1, connects=False))
+        }
+        assert "offsets.topic.replication.factor=3, and there is one broker" in findings["groups"]["found"]
+        assert "set offsets.topic.replication.factor=1" in findings["groups"]["advice"]
+        assert "transaction.state.log.min.isr=2" in findings["__transaction_state"]["found"]
+        moved = findings["controller 1"]
+        assert moved["state"] == "warning" and moved["found"].endswith(f" instead of {controller}")
+
+
 def test_doctor_looks_at_a_directory(ottla: Ottla, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -166,7 +190,7 @@ def test_log(ottla: Ottla, tmp_path: Path) -> None:
 
 
 def test_completion_knows_every_verb(ottla: Ottla, tmp_path: Path) -> None:
-    """The script for bash is run; those for the others are looked at, since their shells may not be here."""
+    """The script for bash is run, as that for fish below; that for zsh is looked at."""
     script = tmp_path / "ottla.bash"
     script.write_text(ottla("completion", "bash", connects=False))
 
@@ -182,6 +206,34 @@ def test_completion_knows_every_verb(ottla: Ottla, tmp_path: Path) -> None:
     for shell in ("zsh", "fish"):
         text = ottla("completion", shell, connects=False)
         assert all(verb in text for verb in VERBS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_understand_their_completion(ottla: Ottla, tmp_path: Path, shell: str) -> None:
+    """Read without being run. zsh and fish are packages of Debian under these names."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / f"ottla.{shell}"
+    script.write_text(ottla("completion", shell, connects=False))
+    subprocess.run([shell, "-n", str(script)], capture_output=True, check=True)
+    script.write_text(script.read_text() + "\nif (((\n")
+    assert subprocess.run([shell, "-n", str(script)], capture_output=True).returncode != 0
+
+
+def test_fish_completes(ottla: Ottla, tmp_path: Path) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    script = tmp_path / "ottla.fish"
+    script.write_text(ottla("completion", "fish", connects=False))
+
+    def completed(line: str) -> list[str]:
+        program = f"source {script}; complete -C '{line}'"
+        done = subprocess.run(["fish", "-N", "-c", program], capture_output=True, text=True, check=True)
+        return [each.split("\t")[0] for each in done.stdout.splitlines()]
+
+    assert completed("ottla transac") == ["transaction"]
+    assert completed("ottla topic cr") == ["create"]
+    assert completed("ottla topic create --part") == ["--partitions"]
 
 
 def test_typing_errors(ottla: Ottla) -> None:

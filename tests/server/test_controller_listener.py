@@ -14,6 +14,7 @@ from ottla.server.dispatch import HANDLERS
 from ottla.server.listener import CONTROLLER_KEYS
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.membership import DescribeQuorumRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.produce import ProduceRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
@@ -73,9 +74,13 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
         async with serving(tmp_path, settings | {"ottla.controller.port.fallback": "true"}) as served:
             client = await to_controller(served)
             assert (await client.call(ApiVersionsRequest(), 0)).error_code == 0
+            topic = DescribeQuorumRequest.Topic
+            metadata = topic(topic_name="__cluster_metadata", partitions=[topic.Partition(partition_index=0)])
+            quorum = await client.call(DescribeQuorumRequest(topics=[metadata]), 2)
             client.close()
             (voter,) = served.node.quorum.voters.voters
             assert voter.addresses[0].port == port, "whoever serves this directory next listens where the settings say"
+            assert quorum.nodes[0].listeners[0].port == served.node.listeners[-1].port != port, "where it is now"
         with pytest.raises(OSError) as refused:
             async with serving(tmp_path, settings | {"ottla.controller.port.fallback": "false"}):
                 pass

@@ -35,6 +35,15 @@ FREE_SHARE_WANTED, FREE_BYTES_NEEDED = 0.10, 1 << 30
 # Clients stamp records; beyond an hour into the future they are refused (message.timestamp.after.max.ms).
 SKEW_MS_WANTED, SKEW_MS_MAX = 1_000, 60_000
 DATA = "ottla-data"
+# Topics that a cluster makes for itself: the settings of their copies, and what cannot begin without them.
+INTERNAL = {
+    "__consumer_offsets": ("offsets.topic.replication.factor", None, "group"),
+    "__transaction_state": (
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        "transaction",
+    ),
+}
 
 
 class Finding(NamedTuple):
@@ -190,6 +199,8 @@ async def _broker(args: argparse.Namespace) -> list[Finding]:
                 _protocol,
                 _advertised,
                 _clock,
+                _controllers,
+                _internal_topics,
                 _partitions,
                 _disks,
             ]
@@ -258,6 +269,72 @@ async def _clock(cluster: Cluster) -> list[Finding]:
     state = WARNING if skew <= SKEW_MS_MAX else WRONG
     advice = "run a time service (chrony, systemd-timesyncd) on both: retention and look-ups by time go by these clocks"
     return [Finding("clock", state, f"this machine and the broker are {skew / 1000:.1f} s apart", advice)]
+
+
+async def _controllers(cluster: Cluster) -> list[Finding]:
+    """A controller whose port was taken may have gone to another one, where nobody who knows its settings looks for it."""
+    from ottla.cli.kafka.metadata_quorum import quorum_of
+
+    found = []
+    brokers = sorted(broker.node_id for broker in (await cluster.metadata([])).brokers)
+    for node in (await quorum_of(cluster)).nodes:
+        if node.node_id not in brokers:
+            continue
+        wanted = _listeners((await _settings(cluster, node.node_id)).get("listeners"))
+        for listener in node.listeners:
+            port = wanted.get(listener.name) or listener.port
+            if port != listener.port:
+                advice = (
+                    f"another program has port {port}: end it and start the node again, or write another port into "
+                    f"`listeners`; until then --bootstrap-controller needs {listener.host}:{listener.port}"
+                )
+                told = f"listens on port {listener.port} instead of {port}"
+                found.append(Finding(f"controller {node.node_id}", WARNING, told, advice))
+    return found
+
+
+def _listeners(text: str | None) -> dict[str, int]:
+    """`CONTROLLER://localhost:9093,...` as ports by name."""
+    ports = {}
+    for part in (text or "").split(","):
+        name, _, address = part.strip().partition("://")
+        port = address.rpartition(":")[2]
+        if port.isdigit():
+            ports[name] = int(port)
+    return ports
+
+
+async def _settings(cluster: Cluster, broker: int) -> dict[str, str | None]:
+    from ottla.cli.kafka.asking import BROKER, configs
+
+    found = await configs(cluster, BROKER, [str(broker)], node_id=broker)
+    return {config.name: config.value for config in found[str(broker)]}
+
+
+async def _internal_topics(cluster: Cluster) -> list[Finding]:
+    """A cluster that is smaller than the number of copies it was told to keep cannot make these topics."""
+    response = await cluster.metadata(None)
+    brokers, topics = sorted(broker.node_id for broker in response.brokers), {t.name for t in response.topics}
+    settings = await _settings(cluster, brokers[0])
+    found = []
+    for topic, (copies_setting, in_sync_setting, what) in INTERNAL.items():
+        copies = int(settings.get(copies_setting) or 0)
+        in_sync = int(settings.get(in_sync_setting) or 0) if in_sync_setting else 0
+        if topic not in topics and copies > len(brokers):
+            found.append(_too_many(f"{copies_setting}={copies}", copies_setting, what, len(brokers)))
+        elif topic not in topics and in_sync_setting and in_sync > copies > 0:
+            told = f"{in_sync_setting}={in_sync}: {topic} will have {copies} of these copies, no {what} can begin"
+            found.append(Finding(topic, WRONG, told, f"set {in_sync_setting}={copies} and start the brokers again"))
+    return found
+
+
+def _counted(brokers: int) -> str:
+    return "there is one broker" if brokers == 1 else f"there are {brokers} brokers"
+
+
+def _too_many(told: str, setting: str, what: str, brokers: int) -> Finding:
+    advice = f"set {setting}={brokers} in the settings of the brokers and start them again, or start more brokers"
+    return Finding(f"{what}s", WRONG, f"{told}, and {_counted(brokers)}: no {what} can begin", advice)
 
 
 async def _partitions(cluster: Cluster) -> list[Finding]:

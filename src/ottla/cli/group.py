@@ -116,7 +116,7 @@ async def _describe(groups: GroupAdmin, args: argparse.Namespace) -> int:
         if args.members and group.members:
             _print_table(("  member", "client", "host", "partitions"), _member_rows(group))
         elif rows and not args.members:
-            names_row = ("  topic", "partition", "committed", "end", "lag", "member")
+            names_row = ("  topic", "partition", "committed", "end", "lag", "member", "client", "host")
             _print_table(names_row, [_partition_row(row) for row in rows])
     return 0
 
@@ -142,8 +142,9 @@ def _headline(group: GroupInfo, rows: list[Read]) -> str:
 def _partition_row(row: Read) -> tuple[object, ...]:
     committed = "-" if row.committed is None else row.committed.offset
     lag = "-" if row.lag is None else row.lag
-    member = "-" if row.member is None else row.member.instance_id or row.member.member_id
-    return f"  {row.where.topic}", row.where.partition, committed, row.end, lag, member
+    member = row.member
+    who = ("-", "-", "-") if member is None else (member.instance_id or member.member_id, member.client_id, member.host)
+    return f"  {row.where.topic}", row.where.partition, committed, row.end, lag, *who
 
 
 def _member_rows(group: GroupInfo) -> list[tuple[object, ...]]:
@@ -186,6 +187,8 @@ def _as_json(group: GroupInfo, rows: list[Read]) -> dict[str, Any]:
                 "end": row.end,
                 "lag": row.lag,
                 "member": None if row.member is None else row.member.member_id,
+                "client": None if row.member is None else row.member.client_id,
+                "host": None if row.member is None else row.member.host,
             }
             for row in rows
         ],

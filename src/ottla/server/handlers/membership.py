@@ -74,10 +74,16 @@ def _leadership(ctx: Context) -> Described.Partition:
 
 
 def _nodes(ctx: Context) -> list[DescribeQuorumResponse.Node]:
-    kind = DescribeQuorumResponse.Node
+    """Where the voters are. Of this one that is where it listens now, which need not be what stands in the log."""
+    kind, me = DescribeQuorumResponse.Node, ctx.node.config.node_id
+    ports = {listener.name: listener.port for listener in ctx.node.listeners if listener.is_controller}
     return [
         kind(
-            node_id=voter.id, listeners=[kind.Listener(name=a.name, host=a.host, port=a.port) for a in voter.addresses]
+            node_id=voter.id,
+            listeners=[
+                kind.Listener(name=a.name, host=a.host, port=ports.get(a.name, a.port) if voter.id == me else a.port)
+                for a in voter.addresses
+            ],
         )
         for voter in ctx.node.quorum.voters.voters
     ]
