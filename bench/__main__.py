@@ -1,8 +1,8 @@
 """Ottla and Apache Kafka 4.3.1 one after the other, under the same loads, on this machine.
 
-python -m bench                          everything (about a quarter of an hour)
-python -m bench --only small-produce,kill
-python -m bench --quick                  a minute, to see that all loads run; its figures mean nothing
+python -m bench                          everything (the better part of an hour)
+python -m bench small-produce kill       these lines; also by the start of a name: txn, txn-gen2
+python -m bench --quick                  some minutes, to see that all loads run; its figures mean nothing
 python -m bench --list
 """
 
@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from apache import kafka
-from bench import compaction, drivers, groups, report, testing
+from bench import compaction, drivers, groups, report, testing, transactions
 from bench.lines import LINES
 from bench.scenes import QUICK, SCENES, Size, Tally
 from harness import TREE, DidNotStart, Node, Server
@@ -32,6 +32,7 @@ PLAYED = {
     **SCENES,
     "groups": (groups.groups, groups.LINES),
     "compaction": (compaction.compaction, compaction.LINES),
+    "transactions": (transactions.transactions, transactions.LINES),
     "testing": (testing.testing, testing.LINES),
 }
 
@@ -44,9 +45,10 @@ MEMORY_BYTES = 6 << 30
 def main() -> int:
     options = parse()
     if options.list:
-        print("\n".join(f"{line.key:24}{line.title} [{line.unit}] {line.goal or line.own_goal}" for line in LINES))
+        print("\n".join(f"{line.key:26}{line.title} [{line.unit}] {line.goal or line.own_goal}" for line in LINES))
         return 0
     try:
+        options.wanted = chosen([*options.lines, *filter(None, map(str.strip, options.only.split(",")))])
         drivers.build()
         drivers.librdkafka()
         if "apache" in options.servers and (reason := kafka.why_missing()):
@@ -67,9 +69,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--only", default="", help="lines to measure, by key or by the start of it, separated by commas"
-    )
+    parser.add_argument("lines", nargs="*", help="lines to measure, by key or by the start of it; all without any")
+    parser.add_argument("--only", default="", help="the same, separated by commas")
     parser.add_argument("--servers", default="ottla,apache", help="which of the two to measure")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repetition, nothing is kept")
     parser.add_argument("--repeat", type=int, help="repetitions after the warm-up (3)")
@@ -81,14 +82,20 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(only: str) -> frozenset[str]:
-    asked = [word.strip() for word in only.split(",") if word.strip()]
-    return frozenset(line.key for line in LINES if not asked or any(line.key.startswith(word) for word in asked))
+def chosen(words: list[str]) -> frozenset[str]:
+    """A word is a line's key, or else the beginning of several."""
+    keys = [line.key for line in LINES]
+    found = {
+        word: [key for key in keys if key == word] or [key for key in keys if key.startswith(word)] for word in words
+    }
+    if unknown := [word for word, matching in found.items() if not matching]:
+        raise drivers.CannotMeasure(f"no line is called {', '.join(unknown)}: python -m bench --list")
+    return frozenset(key for matching in found.values() for key in matching) if words else frozenset(keys)
 
 
 def measure(options: argparse.Namespace) -> tuple[Values, Values]:
     """Figures and costs, by server and line."""
-    wanted, servers = chosen(options.only), options.servers.split(",")
+    wanted, servers = options.wanted, options.servers.split(",")
     size = QUICK if options.quick else Size(repeats=options.repeat or 3)
     measured: Values = {name: {} for name in servers}
     costs: Values = {name: {} for name in servers}

@@ -1,4 +1,4 @@
-"""The two C programs that make the load: compiled on first use, run as children, their JSON read back.
+"""The programs that make the load, in C and one in Java: compiled on first use, run as children, their JSON read back.
 
 Python clients would be measured instead of the broker: their loops end where librdkafka and a pipelined socket begin.
 """
@@ -11,9 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from apache import kafka
 from harness import TREE, Server, die_with_parent, split
 
 SOURCES = Path(__file__).resolve().parent / "c"
+JAVA_SOURCE = Path(__file__).resolve().parent / "java" / "Transactions.java"
 BUILT = TREE / ".cache"
 SECONDS_MAX = 600.0
 
@@ -30,10 +32,19 @@ def build() -> None:
     if compiler is None:
         raise CannotMeasure("no C compiler: the loads are C programs (Debian: apt install gcc libc6-dev)")
     BUILT.mkdir(exist_ok=True)
-    for name in ("raw", "bulk"):
+    for name in ("raw", "bulk", "transactions"):
         source, program = SOURCES / f"{name}.c", BUILT / name
         if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
             subprocess.run([compiler, "-O2", "-o", str(program), str(source), "-ldl", "-lpthread"], check=True)
+
+
+def build_java() -> None:
+    program = BUILT / "Transactions.class"
+    if program.exists() and program.stat().st_mtime >= JAVA_SOURCE.stat().st_mtime:
+        return
+    if (reason := kafka.why_missing()) or shutil.which("javac") is None:
+        raise CannotMeasure(reason or "no Java compiler (Debian: apt install default-jdk-headless)")
+    subprocess.run(["javac", "-cp", f"{kafka.JARS}/*", "-d", str(BUILT), str(JAVA_SOURCE)], check=True)
 
 
 def librdkafka() -> str:
@@ -55,6 +66,17 @@ def raw_command(server: Server, mode: str, topic: str, seconds: float, *rest: ob
 
 def bulk(server: Server, mode: str, topic: str, *rest: object) -> Figures:
     return run([str(BUILT / "bulk"), librdkafka(), mode, server.address, topic, *map(str, rest)])
+
+
+def librdkafka_transactions(server: Server, mode: str, topic: str, *rest: object) -> Figures:
+    return run([str(BUILT / "transactions"), librdkafka(), mode, server.address, topic, *map(str, rest)])
+
+
+def java_transactions(server: Server, mode: str, topic: str, *rest: object) -> Figures:
+    build_java()
+    logging = f"-Dlog4j2.configurationFile={kafka.logging_file('ERROR')}"
+    command = ["java", "-Xmx512m", logging, "-cp", f"{BUILT}:{kafka.JARS}/*", "Transactions"]
+    return run([*command, mode, server.address, topic, *map(str, rest)])
 
 
 def run(command: list[str]) -> Figures:

@@ -26,6 +26,23 @@ class Line:
         return _holds(ratio, self.goal) if self.goal and ratio is not None else None
 
 
+GENERATIONS = {"gen1": "generation 1", "gen2": "generation 2"}
+
+
+def _transactions(key: str, name: str) -> list[Line]:
+    return [
+        Line(f"txn-{key}-1", f"{name}: transactions of 1 record", "tx/s", ">= 1.0"),
+        Line(f"txn-{key}-10", f"{name}: of 10 records over 6 partitions", "tx/s", ">= 1.0"),
+        Line(f"txn-{key}-1000", f"{name}: of 1,000 records over 6 partitions", "tx/s", ">= 1.0"),
+        Line(f"txn-{key}-crowd", f"{name}: 50 producers at once, 10 records each", "tx/s", ">= 1.0"),
+        Line(f"txn-{key}-loop", f"{name}: consume, transform, produce 100 records", "tx/s", ">= 1.0"),
+        Line(f"txn-{key}-added-p50", f"{name}: read_committed after read_uncommitted, p50", "us", "<= 1.0"),
+        Line(f"txn-{key}-added-p99", f"{name}: read_committed after read_uncommitted, p99", "us", "<= 1.0"),
+        Line(f"txn-{key}-committed-p50", f"{name}: commit to read_committed, p50", "us", "<= 1.0"),
+        Line(f"txn-{key}-uncommitted-p50", f"{name}: send to read_uncommitted, p50", "us"),
+    ]
+
+
 LINES = [
     Line("produce-100", "bulk produce, 100 B", "msg/s", ">= 1.0"),
     Line("produce-1k", "bulk produce, 1 KiB", "msg/s", ">= 1.3"),
@@ -59,6 +76,7 @@ LINES = [
     Line("testing-child", "a broker for one test, to the first ack", "s", "<= 0.12"),
     Line("testing-thread", "the same on a thread of the test", "s"),
     Line("testing-renew", "the same for the next test", "s"),
+    *(line for key, name in GENERATIONS.items() for line in _transactions(key, name)),
     Line("append-growth", "append cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
     Line("tail-read-growth", "tail read cost at 10 GB over that at 100 MB", "x", own_goal="<= 1.1"),
 ]
