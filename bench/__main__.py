@@ -59,7 +59,7 @@ def main() -> int:
     allow_many_files()
     measured, costs = measure(options)
     found = report.rows(measured, costs)
-    print("\n" + report.table(found))
+    print("\n" + (report.markdown if options.markdown else report.table)(found))
     if not options.quick:
         keep(found, measured, costs, options.name)
     return 0
@@ -78,6 +78,7 @@ def parse() -> argparse.Namespace:
         "--data", type=Path, default=TREE / ".cache" / "bench", help="where the servers keep their data"
     )
     parser.add_argument("--name", default=datetime.date.today().isoformat(), help="name of the files in bench/results")
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/performance.md has it")
     parser.add_argument("--list", action="store_true", help="show the lines and their goals")
     return parser.parse_args()
 

@@ -54,6 +54,22 @@ def _table_line(row: Row) -> str:
     return f"{row.line.title:56}{figures}  {goal:9} {verdict:9}{costs}"
 
 
+def markdown(found: Sequence[Row]) -> str:
+    """The rows as docs/performance.md has them."""
+    return "\n".join(
+        ["| load | Ottla | Apache Kafka | ratio | goal |", "|---|---|---|---|---|", *map(_markdown_line, found)]
+    )
+
+
+def _markdown_line(row: Row) -> str:
+    ours, theirs = (
+        f"{_number(value)} {row.line.unit}" if value is not None else "" for value in (row.ottla, row.apache)
+    )
+    ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
+    goal = (row.line.goal or row.line.own_goal) + (" (missed)" if row.met is False else "")
+    return f"| {row.line.title} | {ours} | {theirs} | {ratio} | {goal} |"
+
+
 def write_json(path: Path, found: Sequence[Row], measured: Measured, costs: Measured, about: Mapping[str, Any]) -> None:
     kept = {"about": about, "lines": [_json_line(row) for row in found], "measured": measured, "cpu_us_each": costs}
     path.write_text(json.dumps(kept, indent=1) + "\n")
