@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig, single_node_defaults
-from ottla.coordination.coordinator import Coordinator
+from ottla.coordination.group_coordinator import GroupCoordinator
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.records import Record, pack, unpack
@@ -62,14 +62,14 @@ class GroupsBench:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.most_bytes = 1 << 20  # a batch beyond this is refused
         self.asked: list[Asked] = []
-        self.coordinator = Coordinator(self._new_groups())
+        self.coordinator = GroupCoordinator(self._new_groups())
 
     def _new_groups(self) -> Groups:
         return Groups(self.config, lambda: self.image, self.chance)
 
     @property
     def groups(self) -> Groups:
-        return self.coordinator.groups
+        return self.coordinator.state
 
     @property
     def moment(self) -> Moment:
@@ -153,7 +153,7 @@ class GroupsBench:
         """Another coordinator reads the log; whoever waits at this one is told to look for it."""
         for asked in self.waiting:
             asked.replies.append(KafkaError(Error.NOT_COORDINATOR))
-        self.coordinator = Coordinator(self._new_groups())
+        self.coordinator = GroupCoordinator(self._new_groups())
         for offset, (key, value) in enumerate(self.log):
             record = unpack(key, value)
             if record is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.server import coordinators, loading
+from ottla.server import loading
+from ottla.server import shard as shards
 from ottla.server.coordinators import partition_of
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
@@ -162,7 +163,7 @@ async def _restart(path: Path) -> None:
         assert (joined.error_code, synced.error_code) == (0, 0)
     async with serving(path, ONE) as served:
         client = await served.connect()
-        await until(lambda: served.node.groups.shards[0].coordinator)
+        await until(lambda: served.node.groups.shards[0].machine)
         assert await committed(client) == (299, 0)
         beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
         assert (await client.call(beat, 3)).error_code == 0, "the member is still one after a restart"
@@ -183,8 +184,8 @@ async def _loading(path: Path) -> None:
     async with serving(path, ONE, disk) as served:
         client = await served.connect()
         shard = served.node.groups.shards[0]
-        await until(lambda: shard.coordinator)
-        shard.coordinator = None  # as it is while it loads
+        await until(lambda: shard.machine)
+        shard.machine = None  # as it is while it loads
         assert await committed(client) == (-1, Error.COORDINATOR_LOAD_IN_PROGRESS.code)
         assert await commit(client, 8) == Error.COORDINATOR_LOAD_IN_PROGRESS.code
         hasty = JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer")
@@ -206,7 +207,7 @@ async def _unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await find(client)
         assert await commit(client, 7) == 0
         shard = served.node.groups.shards[0]
-        shard.coordinator = None
+        shard.machine = None
         unicode = UnicodeDecodeError("utf-8", b"", 0, 1, "a name that is none")
         failures = iter([OSError("the disk does not answer"), KafkaError(Error.CORRUPT_MESSAGE), unicode])
         read = loading.replay
@@ -217,10 +218,10 @@ async def _unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return read(*arguments)
 
         monkeypatch.setattr(loading, "replay", fail_twice)
-        monkeypatch.setattr(coordinators, "LOAD_AGAIN_S", 0.01)
+        monkeypatch.setattr(shards, "LOAD_AGAIN_S", 0.01)
         await shard.load()
         assert await committed(client) == (-1, Error.COORDINATOR_LOAD_IN_PROGRESS.code)
-        await until(lambda: shard.coordinator)
+        await until(lambda: shard.machine)
         assert await committed(client) == (7, 0)
 
 
@@ -237,14 +238,14 @@ async def _write_fails(path: Path) -> None:
         assert await commit(client, 1) == 0
         served.node.config._values["group.initial.rebalance.delay.ms"] = 60_000
         waiting.send(join_request("other"), 3)
-        await until(lambda: "other" in served.node.groups.shards[0].groups.by_id)
+        await until(lambda: "other" in served.node.groups.shards[0].state.by_id)
         disk.full = True
         assert await commit(client, 2) == Error.NOT_COORDINATOR.code
         joined = await waiting.receive()
         assert joined.error_code == Error.NOT_COORDINATOR.code, "whoever waited is told to look again"
         disk.full = False
         await served.node.upkeep.find_room()
-        await until(lambda: served.node.groups.shards[0].coordinator)
+        await until(lambda: served.node.groups.shards[0].machine)
         assert await committed(client) == (1, 0), "what was not written is not remembered"
         assert await commit(client, 3) == 0
         assert await committed(client) == (3, 0)
@@ -304,7 +305,7 @@ async def _too_large(path: Path) -> None:
         first, second = await served.connect(), await served.connect()
         one = (await first.call(join_request(), 3)).member_id
         second.send(join_request(), 3)
-        await until(lambda: served.node.groups.shards[0].groups.by_id["g"].state == "PreparingRebalance")
+        await until(lambda: served.node.groups.shards[0].state.by_id["g"].state == "PreparingRebalance")
         generation = (await first.call(join_request(member=one), 3)).generation_id
         other = (await second.receive()).member_id
         second.send(SyncGroupRequest(group_id="g", generation_id=generation, member_id=other), 3)
@@ -312,7 +313,7 @@ async def _too_large(path: Path) -> None:
         divided = SyncGroupRequest(group_id="g", generation_id=generation, member_id=one, assignments=parts)
         answers = [await first.call(divided, 3), await second.receive()]
         assert [answer.error_code for answer in answers] == [Error.UNKNOWN_SERVER_ERROR.code] * 2
-        assert served.node.groups.shards[0].groups.by_id["g"].state == "PreparingRebalance"
+        assert served.node.groups.shards[0].state.by_id["g"].state == "PreparingRebalance"
 
 
 def test_what_is_too_large_to_be_written_is_told_to_all_who_wait_for_it(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ async def _compressed(path: Path) -> None:
         assert look(located.read()).codec == 1
     async with serving(path, ONE) as served:
         client = await served.connect()
-        await until(lambda: served.node.groups.shards[0].coordinator)
+        await until(lambda: served.node.groups.shards[0].machine)
         assert await committed(client) == (3, 0)
 
 
@@ -365,7 +366,7 @@ async def _stops(path: Path) -> None:
         client = await served.connect()
         await find(client)
         client.send(join_request(), 3)
-        await until(lambda: served.node.groups.shards[0].groups.by_id)
+        await until(lambda: served.node.groups.shards[0].state.by_id)
         served.node.groups.stop()
         assert (await client.receive()).error_code == Error.NOT_COORDINATOR.code
 

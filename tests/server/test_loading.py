@@ -1,4 +1,4 @@
-"""Reading back an internal topic: whatever way a record was written, the coordinator gets it as it is."""
+"""Reading back an internal topic: whatever way a record was written, the machine gets it as it is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,10 @@ from ottla.wire.records import Record, build, end_marker
 
 
 class Listening:
-    """A coordinator that notes what it is told. Every third key is an offset, for the store that is asked first."""
+    """A machine that notes what it is told."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
-        self.groups = self
-        self.offsets = self
-
-    def replay(self, key: bytes, value: bytes | None, offset: int) -> bool:
-        if len(key) % 3 == 0:
-            self.heard.append((key, value, offset, -1))
-            return True
-        return False
 
     def read(self, key: bytes, value: bytes | None, offset: int, producer_id: int = -1) -> None:
         self.heard.append((key, value, offset, producer_id))

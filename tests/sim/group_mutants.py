@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination import classic_group, classic_rebalance, commits, consumer_replay, coordinator
+from ottla.coordination import classic_group, classic_rebalance, commits, consumer_replay, group_coordinator
 from ottla.coordination.classic_group import ClassicGroup
 from ottla.coordination.classic_rebalance import Step
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.records import ConsumerGroupMetadataKey
-from ottla.server.coordinators import Shard
+from ottla.server.shard import Shard
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[str, Plant] = {}
@@ -27,7 +27,7 @@ def mutant(plant: Plant) -> Plant:
 def answer_before_commit(patch: pytest.MonkeyPatch) -> None:
     """Commits are acknowledged, and offsets told, before the records are written."""
 
-    async def at_once(self: Shard) -> None:
+    async def at_once(self: Shard[Any], end: int = -1) -> None:
         return None
 
     patch.setattr(Shard, "committed", at_once)
@@ -57,7 +57,7 @@ def epoch_not_replayed(patch: pytest.MonkeyPatch) -> None:
         if before is not None and group is not None and group.epoch > 3:
             group.epoch = 3
 
-    patch.setitem(coordinator.REPLAY, ConsumerGroupMetadataKey.key, forgetful)
+    patch.setitem(group_coordinator.REPLAY, ConsumerGroupMetadataKey.key, forgetful)
 
 
 @mutant

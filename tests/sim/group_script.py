@@ -12,7 +12,8 @@ import asyncio
 from ottla.client.cluster import Cluster
 from ottla.client.groups import GroupAdmin
 from ottla.client.producer import Producer
-from ottla.server.coordinators import Shard
+from ottla.coordination.groups import Groups
+from ottla.server.shard import Shard
 from ottla.sim.disk import Loss
 from ottla.sim.loop import SimLoop, run
 from sim.group_play import LIMIT_S, PATIENCE_S, GroupPlay, GroupStory
@@ -103,9 +104,9 @@ class GroupScript(GroupPlay):
         for shard in self.machine.node.groups.all():
             await self.loaded(shard)
 
-    async def loaded(self, shard: Shard) -> None:
+    async def loaded(self, shard: Shard[Groups]) -> None:
         for _ in range(500):
-            if shard.coordinator is not None or not self.machine.is_ready:
+            if shard.machine is not None or not self.machine.is_ready:
                 return
             await asyncio.sleep(0.01)
         self.ledger.report("not-loaded", shard.partition.log.name, "its groups cannot be loaded")

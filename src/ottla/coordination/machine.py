@@ -11,6 +11,9 @@ lost when the machine is dropped, which is what happens when its records could n
 machine anew from its log. So nothing is ever rolled back.
 
 The driver sends every reply only when all that the decision saw and wrote is committed.
+
+A `Machine` is all of that for one partition of an internal topic. Which functions decide what clients ask is no part of it:
+handlers name them, and they get the machine's `state`.
 """
 
 from __future__ import annotations
@@ -18,12 +21,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coordination.records import Record
+from ottla.metadata.image import Delta, Image
 from ottla.wire.errors import KafkaError
 
 Reply = TypeVar("Reply")
+State_co = TypeVar("State_co", covariant=True)
+
+# Whose record it is that was not written in a transaction.
+NO_PRODUCER = -1
+# Key and value of a record, as they stand in the topic.
+Packed = tuple[bytes, bytes | None]
 
 # Somebody who gets a reply later: kept by machines, understood by the driver alone.
 Waiter = object
@@ -59,6 +69,10 @@ class Decision(Generic[Reply]):
     refused: Callable[[KafkaError], Decision[Reply]] | None = None
     # What the driver is to see to as soon as the records are committed.
     orders: list[object] = field(default_factory=list)
+
+
+# Decisions are taken one after another: each sees what the one before it changed.
+Later = Callable[[], Decision[Any]]
 
 
 class Timers:
@@ -108,3 +122,32 @@ class Timers:
                 del self._due[alarm]
                 due.append(alarm)
         return due
+
+
+class Machine(Protocol[State_co]):
+    """One partition of an internal topic, as its driver sees it."""
+
+    @property
+    def state(self) -> State_co: ...
+    @property
+    def timers(self) -> Timers: ...
+    def pack(self, record: Record) -> Packed:
+        """The record as it is to stand in the topic."""
+
+    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER, packed: Packed | None = None) -> None:
+        """Memory follows a record that was appended, by a producer if it was in a transaction."""
+
+    def read(self, key: bytes | None, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER) -> None:
+        """The same for a record as it stands in the topic."""
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """A marker in the topic: what a producer wrote in its transaction holds, or never was."""
+
+    def loaded(self, moment: Moment) -> list[Later]:
+        """Everything was read back."""
+
+    def ring(self, moment: Moment) -> list[Later]:
+        """The alarms that are due."""
+
+    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
+        """The cluster changed."""

@@ -20,11 +20,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ottla.coordination.machine import NO_PRODUCER
 from ottla.coordination.records import OffsetCommitKey, OffsetCommitValue, Record
 from ottla.wire.codec import Malformed, decode
 from ottla.wire.schema import ZERO_UUID
-
-NO_PRODUCER = -1
 
 # What a key of the topic begins with if it is about an offset: 0 in the oldest releases, 1 in all others.
 _KINDS = (b"\0\0", b"\0\1")

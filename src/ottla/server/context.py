@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ottla.coordination.groups import Groups
     from ottla.metadata.image import Image
     from ottla.replication.replicas import Replicas
-    from ottla.server.coordinators import GroupCoordinators
+    from ottla.server.coordinators import Coordinators
     from ottla.server.listener import Connection
     from ottla.server.node import Node
 
@@ -35,7 +36,7 @@ class Context:
         return self.node.replicas
 
     @property
-    def groups(self) -> GroupCoordinators:
+    def groups(self) -> Coordinators[Groups]:
         return self.node.groups
 
     @property

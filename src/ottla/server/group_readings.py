@@ -24,11 +24,11 @@ def declare_group_readings(node: Node) -> None:
     measures = node.measures
     measures.groups.read = lambda: list(_states(node).items())
     measures.group_lag.read = lambda: list(_lags(node).items())
-    measures.groups_loading.read = lambda: sum(shard.coordinator is None for shard in node.groups.all())
+    measures.groups_loading.read = lambda: sum(shard.machine is None for shard in node.groups.all())
 
 
 def _loaded(node: Node) -> Iterator[Groups]:
-    return (shard.coordinator.groups for shard in node.groups.all() if shard.coordinator is not None)
+    return (shard.machine.state for shard in node.groups.all() if shard.machine is not None)
 
 
 def _states(node: Node) -> Counter[tuple[str, str]]:

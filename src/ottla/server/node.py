@@ -26,7 +26,7 @@ from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
-from ottla.server.coordinators import GroupCoordinators
+from ottla.server.coordinators import group_coordinators
 from ottla.server.dispatch import HANDLERS
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
@@ -107,7 +107,7 @@ class Node:
             *(self.measures.topic, self._write_failed, self._moves()),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
-        self.groups = GroupCoordinators(self)
+        self.groups = group_coordinators(self)
         self.upkeep = Upkeep(self)
         self.listeners: list[Listener] = []
         self.failed: asyncio.Future[BaseException] = self.loop.create_future()

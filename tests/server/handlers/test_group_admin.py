@@ -110,10 +110,10 @@ async def test_a_list_that_would_not_be_complete_is_refused(tmp_path: Path) -> N
         client = await stocked(served)
         await commit(client, "g")
         shard = served.node.groups.shard_of("g")
-        coordinator, shard.coordinator = shard.coordinator, None
+        machine, shard.machine = shard.machine, None
         answer = await client.call(ListGroupsRequest(), 5)
         assert (answer.error_code, answer.groups) == (Error.COORDINATOR_LOAD_IN_PROGRESS.code, [])
-        shard.coordinator = coordinator
+        shard.machine = machine
 
 
 @pytest.mark.parametrize("version", range(7))

@@ -34,7 +34,7 @@ async def list_groups(request: ListGroupsRequest, ctx: Context) -> ListGroupsRes
     answer = ListGroupsResponse()
     for shard in ctx.groups.all():
         try:
-            answer.groups += listing.listed(shard.groups, request)
+            answer.groups += listing.listed(shard.state, request)
             await shard.committed()
         except KafkaError as error:
             if error.error is not Error.NOT_COORDINATOR:

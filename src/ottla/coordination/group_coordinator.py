@@ -2,7 +2,7 @@
 
 Which function replays a kind of record and which one answers an alarm stands in two tables here; the functions themselves
 live with what they are about. What clients ask is decided by functions of those rooms, called by the handlers with
-`Coordinator.groups`.
+`GroupCoordinator.state`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 from ottla.coordination import classic_group, classic_rebalance, commits, consumer, consumer_replay
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import Decision, Moment
-from ottla.coordination.offsets import NO_PRODUCER
+from ottla.coordination.machine import NO_PRODUCER, Decision, Later, Moment, Packed, Timers
 from ottla.coordination.records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
@@ -38,48 +37,47 @@ ALARMS: dict[str, Callable[[Groups, str, str, Moment], Decision[Any]]] = {
 }
 
 
-# Key and value of a record, as they stand in the topic.
-Packed = tuple[bytes, bytes | None]
-# Decisions are taken one after another: each sees what the one before it changed.
-Later = Callable[[], Decision[Any]]
-
-
-class Coordinator:
+class GroupCoordinator:
     def __init__(self, groups: Groups) -> None:
-        self.groups = groups
+        self.state = groups
+
+    @property
+    def timers(self) -> Timers:
+        return self.state.timers
+
+    def pack(self, record: Record) -> Packed:
+        return pack(record)
 
     def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER, packed: Packed | None = None) -> None:
-        """Memory follows a record that was appended, by a producer if it was in a transaction."""
         subject = record.key
         if isinstance(subject, OffsetCommitKey):
             key, value = pack(record) if packed is None else packed
-            self.groups.offsets.replay(key, value, offset, producer_id)
+            self.state.offsets.replay(key, value, offset, producer_id)
             return
-        REPLAY[type(subject).key](self.groups, record, offset)
+        REPLAY[type(subject).key](self.state, record, offset)
         if record.value is None and isinstance(subject, (GroupMetadataKey, ConsumerGroupMetadataKey)):
-            self.groups.offsets.forget(subject.group if isinstance(subject, GroupMetadataKey) else subject.group_id)
+            self.state.offsets.forget(subject.group if isinstance(subject, GroupMetadataKey) else subject.group_id)
 
     def read(self, key: bytes | None, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER) -> None:
         """Memory follows a record as it stands in the topic: nearly all are offsets, which need not be taken apart."""
-        if key is not None and self.groups.offsets.replay(key, value, offset, producer_id):
+        if key is not None and self.state.offsets.replay(key, value, offset, producer_id):
             return
         record = unpack(key, value)
         if record is not None:
             self.replay(record, offset, producer_id)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """A marker in the topic: the offsets of a transaction hold, or never were."""
-        self.groups.offsets.end_transaction(producer_id, committed)
+        self.state.offsets.end_transaction(producer_id, committed)
 
     def loaded(self, moment: Moment) -> list[Later]:
         """Everything was read back: members get a full session from here on, and chores begin."""
-        commits.begin_expiry(self.groups, moment)
-        consumer_replay.after_load(self.groups, moment)
-        return [*classic_rebalance.after_load(self.groups, moment)]
+        commits.begin_expiry(self.state, moment)
+        consumer_replay.after_load(self.state, moment)
+        return [*classic_rebalance.after_load(self.state, moment)]
 
     def ring(self, moment: Moment) -> list[Later]:
         """The alarms that are due, each to be decided when the one before it was carried out."""
-        groups = self.groups
+        groups = self.state
         return [
             lambda kind=kind, group=group, member=member: ALARMS[kind](groups, group, member, moment)  # type: ignore[misc]
             for kind, group, member in groups.timers.take_due(moment.elapsed_ms)
@@ -87,9 +85,9 @@ class Coordinator:
 
     def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""
-        consumer_replay.topics_changed(self.groups, old, new, delta)
+        consumer_replay.topics_changed(self.state, old, new, delta)
         return [
             decision
             for topic in delta.deleted.values()
-            for decision in commits.topic_deleted(self.groups, topic.name, topic.id, moment)
+            for decision in commits.topic_deleted(self.state, topic.name, topic.id, moment)
         ]
