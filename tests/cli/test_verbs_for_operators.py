@@ -190,7 +190,7 @@ def test_log(ottla: Ottla, tmp_path: Path) -> None:
 
 
 def test_completion_knows_every_verb(ottla: Ottla, tmp_path: Path) -> None:
-    """The script for bash is run, as that for fish below; that for zsh is looked at."""
+    """The script for bash is run here, those for fish and zsh below."""
     script = tmp_path / "ottla.bash"
     script.write_text(ottla("completion", "bash", connects=False))
 
@@ -234,6 +234,26 @@ def test_fish_completes(ottla: Ottla, tmp_path: Path) -> None:
     assert completed("ottla transac") == ["transaction"]
     assert completed("ottla topic cr") == ["create"]
     assert completed("ottla topic create --part") == ["--partitions"]
+
+
+def test_zsh_completes(ottla: Ottla, tmp_path: Path) -> None:
+    """What the script offers, with zsh's own way to show it replaced by printing."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    script = tmp_path / "_ottla"
+    script.write_text(ottla("completion", "zsh", connects=False))
+
+    def offered(*words: str) -> list[str]:
+        shown = "compadd() { shift; print -l -- $@ }; _describe() { print -l -- ${(P)2} }; _files() { }"
+        place = f"words=({' '.join(words)} ''); CURRENT={len(words) + 1}"
+        done = subprocess.run(
+            ["zsh", "-fc", f"{shown}; {place}; source {script}"], capture_output=True, text=True, check=True
+        )
+        return [line.split(":")[0] for line in done.stdout.splitlines()]
+
+    assert offered("ottla") == list(VERBS)
+    assert {"create", "describe"} <= set(offered("ottla", "topic"))
+    assert "--partitions" in offered("ottla", "topic", "create")
 
 
 def test_typing_errors(ottla: Ottla) -> None:
