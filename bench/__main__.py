@@ -20,6 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
 from apache import kafka
 from bench import compaction, drivers, groups, report, testing, transactions
 from bench.lines import LINES
@@ -137,7 +139,7 @@ def with_server(name: str, data: Path, play: Callable[[Server], None]) -> None:
     server = make_server(name, own / name)
     try:
         play(server)
-    except (drivers.CannotMeasure, DidNotStart, AssertionError) as error:
+    except (drivers.CannotMeasure, DidNotStart, AssertionError, KafkaException, OSError, EOFError) as error:
         print(f"  {name:8}the scene ended early: {error}", flush=True)
     finally:
         server.kill()

@@ -266,21 +266,19 @@ async def _churn(server: Server, size: Size) -> float:
     line, owners = await Line.to(server), dict[tuple[int, int], str]()
     await find(line, "churn")
     living: dict[asyncio.Task[None], Churner] = {}
-    for turn in range(int(size.churn_seconds * 10)):
+    for _ in range(int(size.churn_seconds * 10)):
         _add(server, owners, living)
         if len(living) > size.members:
             next(iter(living)).cancel()
-        for task in [task for task in living if task.done()]:
-            del living[task]
-            if not task.cancelled() and (error := task.exception()) is not None and turn:
-                raise error
         await asyncio.sleep(0.1)
+        _bury(living)
     while len(living) < size.members:
         _add(server, owners, living)
     began = time.monotonic()
     while not _is_settled(list(living.values())):
         if time.monotonic() - began > 120:
             raise CannotMeasure("the group did not settle in two minutes")
+        _bury(living)
         await asyncio.sleep(0.05)
     settled = time.monotonic() - began
     for task in living:
@@ -293,6 +291,14 @@ async def _churn(server: Server, size: Size) -> float:
 def _add(server: Server, owners: dict[tuple[int, int], str], living: dict[asyncio.Task[None], Churner]) -> None:
     churner = Churner(server, owners)
     living[asyncio.get_running_loop().create_task(churner.live())] = churner
+
+
+def _bury(living: dict[asyncio.Task[None], Churner]) -> None:
+    """Forgets who was told to go; whoever ended otherwise ends the measurement."""
+    for task in [task for task in living if task.done()]:
+        del living[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise CannotMeasure(f"a member ended with {error!r}")
 
 
 def _is_settled(members: list[Churner]) -> bool:
