@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.producer import Producer
+from ottla.client.sending import Sender
 from ottla.log import damage, directory, flushing, identity, recovery, retention
 from ottla.log.log import Log
 from ottla.log.producers import Producers
@@ -295,5 +295,7 @@ def log_end_forgets_last_batch(patch: pytest.MonkeyPatch) -> None:
 @mutant
 def refused_retry_keeps_its_numbers(patch: pytest.MonkeyPatch) -> None:
     """The producer takes a refused retry for a batch that was never written."""
-    failed = Producer._failed
-    patch.setattr(Producer, "_failed", lambda self, lane, error, earlier: failed(self, lane, error, False))
+    failed = Sender._failed
+    patch.setattr(
+        Sender, "_failed", lambda self, lane, error, doubtful, sealed: failed(self, lane, error, False, sealed)
+    )

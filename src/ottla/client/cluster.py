@@ -123,7 +123,10 @@ class Cluster:
 
     async def pause(self, seconds: float) -> None:
         """A pause of about that length, so that many clients do not come back at the same moment."""
-        await asyncio.sleep(seconds * self.rng.uniform(0.8, 1.2))
+        await asyncio.sleep(self.about(seconds))
+
+    def about(self, seconds: float) -> float:
+        return seconds * self.rng.uniform(0.8, 1.2)
 
     # Connections.
 
@@ -192,6 +195,10 @@ class Cluster:
     def topic_of(self, topic_id: bytes) -> str:
         return self._names.get(topic_id, "")
 
+    def partitions_at_hand(self, topic: str) -> int | None:
+        """How many partitions a topic has, if that is known."""
+        return self._counts.get(topic)
+
     async def partition_count(self, topic: str, *, create: bool = False, budget_s: float | None = None) -> int:
         """How many partitions a topic has. With `create` a missing one is made, if the broker does such things."""
         if topic not in self._counts:
@@ -225,6 +232,13 @@ class Cluster:
         except OSError:
             self.forget(where.topic)  # another may lead by the time we ask again
             raise
+
+    def leader_at_hand(self, where: TopicPartition) -> Connection | None:
+        """The same without asking anybody: None when the leader is not known, or there is no connection to it."""
+        leader = self._leaders.get(where)
+        address = None if leader is None else self.brokers.get(leader.node_id)
+        connection = None if address is None else self._connections.get(address)
+        return None if connection is None or connection.closed else connection
 
     async def by_leader(self, wanted: Mapping[TopicPartition, V]) -> dict[Connection, dict[TopicPartition, V]]:
         """The same, sorted by who has to be asked."""
