@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ottla.coordination.machine import NO_PRODUCER, Caller, Decision, Later, Machine, Moment, Waiter
 from ottla.coordination.records import Record
-from ottla.log.producers import Origin
+from ottla.log.producers import UNGUARDED, Guard, Origin
 from ottla.server import loading
 from ottla.wire import records as wire
 from ottla.wire.codec import Malformed
@@ -74,10 +74,11 @@ class Who(NamedTuple):
 
 
 class ProducerKey(NamedTuple):
-    """The producer in whose transaction records are written."""
+    """The producer in whose transaction records are written, and what it was admitted with (`verifying.py`)."""
 
     id: int
     epoch: int
+    guard: Guard | None = UNGUARDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,8 @@ class Shard(Generic[State]):
             transactional=producer is not None,
         )
         self._check_room(len(batch))
-        appended = partition.append(batch, now_ms, Origin.COORDINATOR, self)
+        guard = producer.guard if producer else UNGUARDED
+        appended = partition.append(batch, now_ms, Origin.COORDINATOR, self, guard=guard)
         self._written_end = appended.last_offset + 1
         producer_id = producer.id if producer else NO_PRODUCER
         for offset, (record, bytes_of) in enumerate(zip(records, packed, strict=True), appended.first_offset):
