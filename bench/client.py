@@ -33,7 +33,7 @@ def make_topic(server: Server, name: str, partitions: int = 1, config: Mapping[s
     _wait_for_partitions(admin, name, partitions)
 
 
-def _wait_for_partitions(admin: AdminClient, name: str, partitions: int, seconds: float = 60.0) -> None:
+def _wait_for_partitions(admin: AdminClient, name: str, partitions: int, seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     spec: Any = OffsetSpec
     wanted = {TopicPartition(name, n): spec.latest() for n in range(partitions)}

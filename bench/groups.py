@@ -80,7 +80,8 @@ class Line:
 
 def groups(server: Server, size: Size, tally: Tally) -> None:
     server.start()
-    client.make_topic(server, TOPIC, PARTITIONS_PER_GROUP)
+    if tally.wants("groups-commit-cpu", "offsets-load", "offsets-restart"):
+        client.make_topic(server, TOPIC, PARTITIONS_PER_GROUP)
     if tally.wants("groups-commit-cpu"):
         committing(server, size, tally)
     if tally.wants("groups-churn-settled"):
