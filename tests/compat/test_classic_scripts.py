@@ -430,22 +430,22 @@ def test_same_words(play: Script, addresses: list[str]) -> None:
         finally:
             party.close()
         minutes.append(party.minutes())
-        written.append(party.records(read_offsets_topic(address)))
+        written.append(party.records(read_topic(address, OFFSETS_TOPIC)))
     for ours, theirs in zip(*minutes, strict=True):
         assert ours == theirs
     assert written[0] == written[1]
 
 
-def read_offsets_topic(address: str) -> list[tuple[bytes | None, bytes | None]]:
-    """All of it: keys and values."""
+def read_topic(address: str, name: str) -> list[tuple[bytes | None, bytes | None]]:
+    """All of its only partition: keys and values."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
     everything: list[tuple[bytes | None, bytes | None]] = []
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(OFFSETS_TOPIC, 0), timeout=20)
-        consumer.assign([TopicPartition(OFFSETS_TOPIC, 0, 0)])
+        _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)
+        consumer.assign([TopicPartition(name, 0, 0)])
         while end > 0:
             message = consumer.poll(20)
-            assert message is not None and message.error() is None, "the offsets topic cannot be read"
+            assert message is not None and message.error() is None, f"{name} cannot be read"
             everything.append((message.key(), message.value()))
             if (message.offset() or 0) >= end - 1:
                 break

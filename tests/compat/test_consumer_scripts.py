@@ -15,7 +15,7 @@ import pytest
 from apache import kafka
 from compat.parties import NAMES, SECONDS, Line
 from compat.peers import ours_and_apaches
-from compat.test_classic_scripts import read_offsets_topic
+from compat.test_classic_scripts import OFFSETS_TOPIC, read_topic
 from ottla.coordination.records import OffsetCommitKey, unpack
 from ottla.wire.errors import Error
 from ottla.wire.messages.commits import OffsetCommitRequest
@@ -504,7 +504,7 @@ def test_same_words(play: Script, addresses: list[str]) -> None:
         finally:
             staged.line.close()
         minutes.append(staged.minutes())
-        written.append(staged.records(read_offsets_topic(address)))
+        written.append(staged.records(read_topic(address, OFFSETS_TOPIC)))
     for number, (ours, theirs) in enumerate(zip(*minutes, strict=True)):
         assert ours == theirs, f"answer {number}"
     assert written[0][1] == written[1][1]
