@@ -79,6 +79,9 @@ class Line:
 
 
 def groups(server: Server, size: Size, tally: Tally) -> None:
+    """When a group settles depends on when its rounds began, so both begin without the delay of a group's first one."""
+    settings: dict[str, str] = server.settings  # type: ignore[attr-defined]
+    settings["group.initial.rebalance.delay.ms"] = "0"
     server.start()
     if tally.wants("groups-commit-cpu", "offsets-load", "offsets-restart"):
         client.make_topic(server, TOPIC, PARTITIONS_PER_GROUP)
