@@ -64,3 +64,29 @@ def test_a_transaction_that_was_open_for_long_is_found_behind_others() -> None:
     assert [row.first_offset for row in log.aborted_transactions(0, 1)] == [0]
     assert [row.first_offset for row in log.aborted_transactions(3, 5)] == [0, 3]
     assert [row.first_offset for row in log.aborted_transactions(0, 8)] == [0, 1, 3, 5]
+
+
+def test_aborted_transactions_are_found_among_very_many() -> None:
+    """PRT-16: by halves, over several segments, and the same as looking at every one."""
+    log = make_log()
+    for number in range(900):
+        begin(log, number)
+        end(log, number, commit=number % 3 == 0)
+        if number == 400:
+            log.roll()
+    every = [(2 * number, 2 * number + 1) for number in range(900) if number % 3]
+    assert len(log.with_aborted) > 1
+    for first, bound in (
+        (0, 1800),
+        (0, 1),
+        (2, 4),
+        (3, 4),
+        (700, 707),
+        (803, 900),
+        (1799, 1800),
+        (1, 1797),
+        (1300, 1500),
+    ):
+        expected = [row for row in every if row[1] >= first and row[0] < bound]
+        rows = log.aborted_transactions(first, bound)
+        assert [(row.first_offset, row.last_offset) for row in rows] == expected, (first, bound)

@@ -200,8 +200,8 @@ def aborted_transactions(log: Log, first: int, end: int) -> list[aborted.Aborted
     for segment in log.segments[log.segment_number(first) :]:
         if segment.base not in log.with_aborted:
             continue
-        for row in aborted.unpack(log.disk.read(segment.at(".txnindex"))):
-            if row.last_offset >= first and row.first_offset < end:
+        for row in aborted.from_marker(log.disk.open(segment.at(".txnindex")), first):
+            if row.first_offset < end:
                 found.append(row)
             if row.last_stable_offset >= end:
                 return sorted(found, key=lambda row: row.first_offset)

@@ -242,6 +242,10 @@ class Partition:
             self.high_watermark.rise(self.log.end_offset)
         else:
             self._advance()
+        if self.log.producers.completed:
+            self.log.last_stable_offset(
+                self.high_watermark.value
+            )  # forget those that are safe, though nobody may read here
 
     def _dismiss(self, error: KafkaError) -> None:
         """What was staged is lost: whoever waits for offsets beyond the end would wait for somebody else's records."""
