@@ -107,11 +107,13 @@ class Cluster:
 
     # Trying again.
 
-    async def retrying(self, step: Callable[[], Awaitable[T]], budget_s: float | None = None) -> T:
+    async def retrying(
+        self, step: Callable[[], Awaitable[T]], budget_s: float | None = None, pause_s: float = PAUSE_SECONDS
+    ) -> T:
         """Do it until it works, fails for good, or the budget is used up."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.budget_s if budget_s is None else budget_s)
-        pause = PAUSE_SECONDS
+        pause = pause_s
         while True:
             try:
                 return await step()

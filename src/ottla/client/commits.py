@@ -17,6 +17,7 @@ from ottla.wire.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from ottla.wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.wire.schema import ZERO_UUID
 
 TOPIC_ID_VERSION = 10
@@ -42,6 +43,13 @@ class Committer(NamedTuple):
 ANYBODY = Committer()
 
 
+class GroupMetadata(NamedTuple):
+    """A group, and the member of it that speaks; by the group's id alone, nobody in particular."""
+
+    group_id: str
+    committer: Committer = ANYBODY
+
+
 async def commit(
     coordinator: Coordinator, offsets: Mapping[TopicPartition, Committed], committer: Committer = ANYBODY
 ) -> None:
@@ -52,6 +60,45 @@ async def commit(
     response: OffsetCommitResponse = await coordinator.ask(request, version=version)
     for topic in response.topics:
         for partition in topic.partitions:
+            coordinator.judge(partition.error_code)
+
+
+async def commit_in_transaction(
+    coordinator: Coordinator,
+    offsets: Mapping[TopicPartition, Committed],
+    group: GroupMetadata,
+    producer: tuple[str, int, int],
+    version_max: int,
+) -> None:
+    """The offsets hold once the transaction is committed. `producer` is its transactional id, id and epoch. One attempt."""
+    transactional_id, producer_id, epoch = producer
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group.group_id,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        generation_id=group.committer.generation,
+        member_id=group.committer.member_id,
+        group_instance_id=group.committer.instance_id,
+        topics=[
+            TxnOffsetCommitRequest.Topic(
+                name=topic,
+                partitions=[
+                    TxnOffsetCommitRequest.Topic.Partition(
+                        partition_index=where.partition,
+                        committed_offset=what.offset,
+                        committed_leader_epoch=what.leader_epoch,
+                        committed_metadata=what.metadata,
+                    )
+                    for where, what in part.items()
+                ],
+            )
+            for topic, part in by_topic(offsets).items()
+        ],
+    )
+    response: TxnOffsetCommitResponse = await coordinator.ask_up_to(version_max, request)
+    for answered in response.topics:
+        for partition in answered.partitions:
             coordinator.judge(partition.error_code)
 
 

@@ -1,5 +1,5 @@
-"""The broker that coordinates one group, over a connection of its own: a join may be answered late, and whatever comes
-behind it on the same connection waits as long."""
+"""The broker that coordinates one group or one transactional id, over a connection of its own: a join may be answered late,
+and whatever comes behind it on the same connection waits as long."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ class Node:
 
 
 class Coordinator:
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    """Of a group; or of a transactional id, which then stands where the group is named."""
+
+    def __init__(self, cluster: Cluster, group: str, kind: int = GROUP) -> None:
         self.cluster = cluster
         self.group = group
+        self.kind = kind
+        # What the cluster had agreed on when the last connection was made.
+        self.features: dict[str, int] = {}
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
 
@@ -39,6 +44,11 @@ class Coordinator:
         """One attempt; whoever finds an error in the answer calls `judge`."""
         connection = await self.connection()
         return await connection.request(request, timeout_s, version)
+
+    async def ask_up_to(self, limit: int, request: Message) -> Any:
+        """The same in no higher version than this."""
+        connection = await self.connection()
+        return await connection.request(request, version=min(limit, connection.version_of(type(request))))
 
     def judge(self, code: int, message: str | None = None) -> None:
         """Raise what an answer says, and look for the coordinator anew when this is not it any more."""
@@ -52,8 +62,9 @@ class Coordinator:
     async def connection(self) -> Connection:
         async with self._opening:
             if self._connection is None or self._connection.closed:
-                node = await find(self.cluster, self.group)
+                node = await find(self.cluster, self.group, self.kind)
                 self._connection = await Connection.open(node.host, node.port, client_id=self.cluster.client_id)
+                self.features = self._connection.features
             return self._connection
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ottla.client import commits
 from ottla.client.classic_member import ClassicMember
 from ottla.client.cluster import LATEST, Cluster, NoTopic, TopicPartition
-from ottla.client.commits import Committed, Committer
+from ottla.client.commits import Committed, Committer, GroupMetadata
 from ottla.client.connection import failure
 from ottla.client.consumer import Consumed, Consumer
 from ottla.client.consumer_member import ConsumerMember
@@ -90,6 +90,11 @@ class GroupConsumer:
     @property
     def assignment(self) -> Partitions:
         return sorted(self.reader.positions)
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who this member is, for a transaction that commits offsets of the group."""
+        return GroupMetadata(self.coordinator.group, self.member.committer)
 
     async def fetch(self) -> list[Consumed]:
         """The next records; none when there are none for a while."""

@@ -8,12 +8,16 @@ it on the way is told in `batches.py` and `sending.py`. Records of one partition
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 
 from ottla.client.batches import NOT_WRITTEN, Identity, Lane, Pending, Sent, size_of
 from ottla.client.cluster import Cluster, TopicPartition
+from ottla.client.commits import Committed, GroupMetadata
 from ottla.client.connection import check
 from ottla.client.partitioning import Partitioner, by_key
 from ottla.client.sending import FLYING_MAX, Manner, Sender
+from ottla.client.transactions import TIMEOUT_MS, Outcome, Prepared, State, Transactions
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
@@ -39,9 +43,16 @@ class Producer:
         partitioner: Partitioner = by_key,
         create_topics: bool = True,
         delivery_s: float = 120.0,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TIMEOUT_MS,
+        two_phase_commit: bool = False,
     ) -> None:
         """`flying_max` batches of a partition are under way at once: by default 5, and without idempotence 1, because
-        then a retry could overtake what came later."""
+        then a retry could overtake what came later. With a `transactional_id` see the second half of this class."""
+        if transactional_id is not None and not idempotent:
+            raise ValueError("a transactional producer is idempotent")
+        if two_phase_commit and transactional_id is None:
+            raise ValueError("two-phase commit needs a transactional id")
         if idempotent and acks != -1:
             raise ValueError("an idempotent producer needs acks=all")
         if idempotent and not 1 <= (flying_max or FLYING_MAX) <= FLYING_MAX:
@@ -55,6 +66,16 @@ class Producer:
         flying_max = flying_max or (FLYING_MAX if idempotent else 1)
         manner = Manner(acks, codec, level, idempotent, flying_max)
         self._sender = Sender(cluster, manner, self._name, self._close, self._settled)
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._transactions = self._sender.gate = Transactions(
+                cluster,
+                self._sender,
+                transactional_id,
+                timeout_ms=transaction_timeout_ms,
+                two_phase=two_phase_commit,
+                patience_s=delivery_s,
+            )
         self._sticky: dict[str, int] = {}
         self._buffered = 0
         self._room = asyncio.Event()
@@ -63,6 +84,12 @@ class Producer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Everything posted is sent; a transaction that is open is aborted."""
+        if self._transactions is not None:
+            await self._transactions.close()
         await self.flush()
 
     @property
@@ -99,6 +126,8 @@ class Producer:
         while self._buffered > BUFFER_BYTES_MAX:
             self._room.clear()
             await self._room.wait()
+        if self._transactions is not None:
+            self._transactions.may_post()
         where = TopicPartition(topic, self._choose(topic, key, count) if partition is None else partition)
         if not 0 <= where.partition < count:
             raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has no partition {where.partition}")
@@ -107,10 +136,52 @@ class Producer:
 
     async def flush(self) -> None:
         """Return when everything posted so far has been acknowledged or refused."""
-        for lane in self._sender.lanes.values():
-            if lane.queue and not lane.queue[-1].closed:
-                self._close(lane)
-        await self._sender.settled()
+        await self._sender.flush()
+
+    # Transactions. Their rules, and the states they go through, are told in `transactions.py`.
+
+    async def init(self, keep_prepared: bool = False) -> Prepared:
+        """Become the one producer of the transactional id: what another left open is aborted, unless it is to be kept."""
+        return await self._tx.init(keep_prepared)
+
+    def begin(self) -> None:
+        self._tx.begin()
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, Committed], group: str | GroupMetadata) -> None:
+        """Commit offsets of a group with the transaction; `GroupConsumer.metadata` is the group as its member sees it."""
+        await self._tx.send_offsets(offsets, group)
+
+    async def prepare(self) -> Prepared:
+        """Everything is written and waits: store the name of the transaction where it is decided, then commit or abort."""
+        return await self._tx.prepare()
+
+    async def commit(self) -> None:
+        await self._tx.commit()
+
+    async def abort(self) -> None:
+        await self._tx.abort()
+
+    async def complete(self, prepared: Prepared) -> Outcome:
+        """After a crash: commit what was kept by `init(keep_prepared=True)` if it is this, abort it if not."""
+        return await self._tx.complete(prepared)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Producer]:
+        """What is posted in the block is committed at its end, or aborted when it raises."""
+        self.begin()
+        try:
+            yield self
+            await self.commit()
+        except BaseException:
+            if self._tx.state in (State.OPEN, State.FAILED):
+                await self.abort()
+            raise
+
+    @property
+    def _tx(self) -> Transactions:
+        if self._transactions is None:
+            raise ValueError("this producer has no transactional id")
+        return self._transactions
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
         chosen = self.partitioner(topic, key, count)

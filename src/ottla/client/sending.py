@@ -41,8 +41,10 @@ class Gate(Protocol):
     """Transactions decide what may be written, under which name, and hear of what was not."""
 
     transactional_id: str
-    produce_version_max: int
     refusal: Exception | None  # why nothing is written any more
+
+    @property
+    def produce_version_max(self) -> int: ...
 
     def admits(self, where: TopicPartition) -> bool:
         """Whether records may go to this partition now; if not, its lane is woken later."""
@@ -87,6 +89,13 @@ class Sender:
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
+
+    async def flush(self) -> None:
+        """Send everything posted so far, and return when it has been acknowledged or refused."""
+        for lane in self.lanes.values():
+            if lane.queue and not lane.queue[-1].closed:
+                self.on_closed(lane)
+        await self.settled()
 
     async def settled(self) -> None:
         """Return when everything that is in the lanes now has been acknowledged or refused."""
