@@ -218,7 +218,7 @@ async def test_a_commit_is_as_good_as_a_heartbeat(tmp_path: Path) -> None:
     async with serving(tmp_path, settings) as served:
         client = await stocked(served)
         joined = await join(client, "g")
-        groups = served.node.groups.shard_of("g").groups
+        groups = served.node.groups.shard_of("g").state
         alarm = next(alarm for alarm in groups.timers._due if alarm[1:] == ("g", joined.member_id))
         before = groups.timers.due_at(alarm)
         groups.timers.set(alarm, 1 << 50)  # a time that no heartbeat would set
