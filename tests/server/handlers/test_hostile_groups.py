@@ -157,7 +157,7 @@ async def test_expressions_that_take_for_ever_elsewhere_do_not_stall_the_node(tm
         for number in range(2):
             again = beat(f"g{number}", "m", subscribed_topic_regex=expressions[number], member_epoch=0)
             await client.call(again, 1)
-            group = served.node.groups.shard_of(f"g{number}").groups.by_id[f"g{number}"]
+            group = served.node.groups.shard_of(f"g{number}").state.by_id[f"g{number}"]
             assert group.regexes[expressions[number]].topics == {"a" * 100}  # type: ignore[attr-defined]
 
 
