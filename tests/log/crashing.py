@@ -13,7 +13,7 @@ from ottla.log.directory import DataDirectory, Key
 from ottla.log.identity import MetaProperties
 from ottla.log.index import OffsetIndex, time_entry
 from ottla.log.log import Log
-from ottla.log.producers import Origin
+from ottla.log.producers import Marker, Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.records import ControlType, Record, batches, build, control_type, crc_ok, end_marker, iterate, look
@@ -138,9 +138,13 @@ class Workload:
                         transactional=True,
                     )
                 self._append(log, key, batch, Origin.CLIENT)
-            marker = end_marker(commit, NOW_MS, producer_id=20 + number, producer_epoch=0, coordinator_epoch=0)
-            self._append(log, key, marker, Origin.COORDINATOR)
+            self._end(log, key, 20 + number, commit)
             log.publish()
+
+    def _end(self, log: Log, key: Key, producer_id: int, commit: bool) -> None:
+        appended = log.append_marker(Marker(producer_id, 0, 0, commit), 0, NOW_MS)
+        marker = end_marker(commit, NOW_MS, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0)
+        self.promises.written[key][appended.first_offset] = marker
 
     async def flush(self, key: Key) -> None:
         await self.directory.logs[key].flush()
