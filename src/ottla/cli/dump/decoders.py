@@ -81,9 +81,9 @@ def offsets(record: Record) -> Shown:
 
 def transactions(record: Record) -> Shown:
     """Records of `__transaction_state`."""
-    from ottla.cli.dump.layouts import TRANSACTION_KINDS
+    from ottla.coordination.transactions.records import KINDS
 
-    return _coordinator_record(record, TRANSACTION_KINDS, "transaction log")
+    return _coordinator_record(record, KINDS, "transaction log")
 
 
 def share_state(record: Record) -> Shown:

@@ -1,32 +1,6 @@
-"""Records of internal topics that this node does not write itself, but can show: transactions and share groups."""
+"""Records of internal topics that this node does not write itself, but can show: those of share groups."""
 
 from ottla.wire.schema import Message, Struct, int8, int16, int32, int64, string, uuid, v
-
-
-class TransactionLogKey(Message, key=0, versions="0"):
-    """A transactional id."""
-
-    transactional_id: string = v("0")
-
-
-class TransactionLogValue(Message, key=0, versions="0-1", flexible="1+"):
-    """Where a transactional id stands: its producer, and what its transaction has written to."""
-
-    class PartitionsSchema(Struct):
-        topic: string = v("0+")
-        partition_ids: list[int32] = v("0+")
-
-    producer_id: int64 = v("0+")
-    previous_producer_id: int64 = v("1+", -1, tag=0)
-    next_producer_id: int64 = v("1+", -1, tag=1)
-    producer_epoch: int16 = v("0+")
-    next_producer_epoch: int16 = v("1+", -1, tag=3)
-    transaction_timeout_ms: int32 = v("0+")
-    transaction_status: int8 = v("0+")
-    transaction_partitions: list[PartitionsSchema] | None = v("0+", nullable="0+")
-    transaction_last_update_timestamp_ms: int64 = v("0+")
-    transaction_start_timestamp_ms: int64 = v("0+")
-    client_transaction_version: int16 = v("1+", 0, tag=2)
 
 
 class ShareGroupMemberMetadataKey(Message, key=10, versions="0"):
@@ -195,7 +169,6 @@ def _by_key(*pairs: Pair) -> dict[int, Pair]:
     return {key.key: (key, value) for key, value in pairs}
 
 
-TRANSACTION_KINDS = _by_key((TransactionLogKey, TransactionLogValue))
 SHARE_STATE_KINDS = _by_key((ShareSnapshotKey, ShareSnapshotValue), (ShareUpdateKey, ShareUpdateValue))
 SHARE_GROUP_KINDS = _by_key(
     (ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),

@@ -128,13 +128,14 @@ def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
 
 def _kinds(short: str) -> Kinds | None:
     """The records of internal topics that a formatter shows."""
-    from ottla.cli.dump.layouts import SHARE_STATE_KINDS, TRANSACTION_KINDS
+    from ottla.cli.dump.layouts import SHARE_STATE_KINDS
     from ottla.coordination.records import KINDS
+    from ottla.coordination.transactions import records as transactions
 
     of_groups: dict[str, Kinds] = {
         "OffsetsMessageFormatter": {OFFSET_COMMIT: KINDS[OFFSET_COMMIT]},
         "GroupMetadataMessageFormatter": {GROUP_METADATA: KINDS[GROUP_METADATA]},
-        "TransactionLogMessageFormatter": TRANSACTION_KINDS,
+        "TransactionLogMessageFormatter": transactions.KINDS,
         "ShareGroupStateMessageFormatter": SHARE_STATE_KINDS,
     }
     return of_groups.get(short)

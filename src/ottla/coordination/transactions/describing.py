@@ -1,0 +1,93 @@
+"""DescribeTransactions and ListTransactions (KIP-664): where transactional ids stand, for those who look after the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.coordination import subscriptions
+from ottla.coordination.machine import Caller, Decision, Moment
+from ottla.coordination.transactions.states import NAMES, Transaction, Transactions
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.transactions import (
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+Described = DescribeTransactionsResponse.TransactionState
+Listed = ListTransactionsResponse.TransactionState
+
+KNOWN_STATES = frozenset(NAMES.values())
+
+
+def describe(state: Transactions, transactional_id: str, _caller: Caller, _moment: Moment) -> Decision[Described]:
+    known = state.by_id.get(transactional_id)
+    if known is None:
+        raise KafkaError(Error.TRANSACTIONAL_ID_NOT_FOUND)
+    return Decision(
+        Described(
+            transactional_id=transactional_id,
+            transaction_state=NAMES[known.state],
+            transaction_timeout_ms=known.timeout_ms,
+            transaction_start_time_ms=known.started_ms,
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
+            topics=_topics(known),
+        )
+    )
+
+
+def _topics(known: Transaction) -> list[Described.TopicData]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(known.partitions):
+        topics.setdefault(topic, []).append(index)
+    return [Described.TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()]
+
+
+class Filter(NamedTuple):
+    """Which ids are wanted; what is empty, or below zero, lets all pass."""
+
+    states: frozenset[str]
+    producer_ids: frozenset[int]
+    longer_than_ms: int
+    pattern: str | None
+
+    @classmethod
+    def of(cls, request: ListTransactionsRequest) -> Filter:
+        """INVALID_REGULAR_EXPRESSION if the pattern is none."""
+        if request.transactional_id_pattern:
+            subscriptions.check(request.transactional_id_pattern)
+        return cls(
+            frozenset(request.state_filters),
+            frozenset(request.producer_id_filters),
+            request.duration_filter,
+            request.transactional_id_pattern,
+        )
+
+    @property
+    def unknown_states(self) -> list[str]:
+        return sorted(self.states - KNOWN_STATES)
+
+    def passes(self, known: Transaction, wall_ms: int) -> bool:
+        return (
+            (not self.producer_ids or known.producer_id in self.producer_ids)
+            and (not self.states or NAMES[known.state] in self.states)
+            and (self.longer_than_ms < 0 or wall_ms - known.started_ms > self.longer_than_ms)
+        )
+
+
+def listed(states: Iterable[Transactions], wanted: Filter, wall_ms: int) -> list[Listed]:
+    """The ids of these partitions that are wanted."""
+    found = [known for state in states for known in state.by_id.values() if wanted.passes(known, wall_ms)]
+    if wanted.pattern:
+        names = subscriptions.matching(wanted.pattern, [known.transactional_id for known in found])
+        found = [known for known in found if known.transactional_id in names]
+    return [
+        Listed(
+            transactional_id=known.transactional_id,
+            producer_id=known.producer_id,
+            transaction_state=NAMES[known.state],
+        )
+        for known in found
+    ]

@@ -1,0 +1,127 @@
+"""Partitions that are added, verified, and waited for."""
+
+import pytest
+
+from ottla.coordination.transactions import ending
+from ottla.coordination.transactions.states import NAMES, State
+from ottla.wire.errors import Error
+from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
+
+BUSY = Error.CONCURRENT_TRANSACTIONS
+
+
+def test_the_first_partition_begins_the_transaction():
+    bench, producer, _ = led_to(State.EMPTY)
+    bench.pass_ms(5)
+    assert bench.add(producer, P0).error is Error.NONE
+    began_ms = bench.moment.wall_ms
+    bench.pass_ms(5)
+    assert bench.add(producer, P1).error is Error.NONE
+    known = bench.known()
+    assert (known.state, known.partitions, known.started_ms) == (State.ONGOING, {P0, P1}, began_ms)
+    assert known.updated_ms == began_ms + 5
+
+
+def test_what_is_in_there_already_is_not_written_again():
+    bench, producer, _ = led_to(State.ONGOING)
+    written = len(bench.log)
+    assert bench.add(producer, P1).error is Error.NONE
+    assert len(bench.log) == written
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("state", WRITTEN, ids=NAMES.get)
+def test_adding_in_each_state(state, level):
+    """TRAP-64: between PREPARE and COMPLETE it waits, and begins the next transaction when that is over."""
+    bench, producer, _ = led_to(state, level)
+    asked = bench.add(producer, P0)
+    assert asked.is_waiting == (state in (State.PREPARE_COMMIT, State.PREPARE_ABORT))
+    bench.mark()
+    assert asked.error is Error.NONE
+    assert bench.known().state is State.ONGOING and P0 in bench.known().partitions
+
+
+@pytest.mark.parametrize("state", WRITTEN, ids=NAMES.get)
+def test_adding_as_somebody_else_in_each_state(state):
+    """TRAP-63: a stale epoch is fenced by the coordinator; nothing of a refused request is applied."""
+    bench, (producer_id, epoch), _ = led_to(state)
+    written = list(bench.log)
+    for ask in (bench.add, bench.verify):
+        assert ask((producer_id, epoch - 1)).error is Error.PRODUCER_FENCED
+        assert ask((producer_id, epoch + 1)).error is Error.PRODUCER_FENCED
+        assert ask((producer_id - 1, epoch)).error is Error.INVALID_PRODUCER_ID_MAPPING
+    assert bench.log == written
+
+
+def test_an_id_that_nobody_knows():
+    bench = TransactionsBench()
+    assert bench.add((1, 0)).error is Error.INVALID_PRODUCER_ID_MAPPING
+    assert bench.verify((1, 0)).error is Error.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("state", WRITTEN, ids=NAMES.get)
+def test_verifying_in_each_state(state):
+    """TRAP-67: a partition that is not in the transaction is TRANSACTION_ABORTABLE; nothing is written in any state."""
+    bench, producer, _ = led_to(state)
+    written = list(bench.log)
+    asked = bench.verify(producer, P0, ("orders", 7))
+    if state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+        assert asked.error is BUSY
+    else:
+        first = Error.NONE if state is State.ONGOING else Error.TRANSACTION_ABORTABLE
+        assert asked.reply == {P0: first, ("orders", 7): Error.TRANSACTION_ABORTABLE}
+    assert bench.log == written
+
+
+# --- waiting
+
+
+def test_nobody_is_kept_waiting_for_long():
+    """TRAP-64: after 100 ms it is told to come back, and has changed nothing."""
+    bench, producer, before = led_to(State.PREPARE_COMMIT)
+    asked = [bench.add(producer), bench.end(before), bench.init()]
+    bench.pass_ms(99)
+    assert all(each.is_waiting for each in asked)
+    written = list(bench.log)
+    bench.pass_ms(1)
+    assert [each.error for each in asked] == [BUSY] * 3
+    assert bench.log == written and not bench.state.waiting
+    bench.mark()
+    assert bench.known().state is State.COMPLETE_COMMIT
+
+
+def test_who_waits_is_decided_in_the_state_that_is_then():
+    """Two producers wait to take over, and one to go on: each sees what the one before it changed."""
+    bench, producer, _ = led_to(State.PREPARE_COMMIT)
+    first, second, third = bench.init(), bench.add(producer), bench.init()
+    bench.mark()
+    assert first.identity == (producer[0], producer[1] + 1)
+    assert second.error is Error.PRODUCER_FENCED
+    assert third.identity == (producer[0], producer[1] + 2)
+
+
+def test_who_cannot_be_served_after_its_wait_is_told_to_come_back():
+    bench, producer, _ = led_to(State.PREPARE_COMMIT)
+    asked = bench.add(producer)
+    bench.carry_out(ending.marked(bench.state, bench.orders.pop(), bench.moment))
+    bench.is_full = True
+    bench.pass_ms(0)
+    assert asked.error is BUSY
+    assert bench.known().state is State.COMPLETE_COMMIT
+
+
+def test_alarms_of_those_who_waited_are_gone():
+    bench, producer, _ = led_to(State.PREPARE_COMMIT)
+    asked = bench.add(producer)
+    bench.mark()
+    bench.pass_ms(500)
+    assert asked.error is Error.NONE
+    assert not bench.state.waiting
+
+
+def test_the_record_names_the_generation_that_added():
+    bench, producer, _ = led_to(State.EMPTY)
+    bench.add(producer, P0, version=0)
+    assert bench.known(ID).client_version == 0
+    bench.add(producer, P1)
+    assert bench.known(ID).client_version == 2
