@@ -46,17 +46,13 @@ def one_generation(generation: str, server: Server, size: Size, tally: Tally) ->
     load = partial(PROGRAMS[generation], server)
     load("rate", "transacted", size.seconds, size.seconds * 2, PARTITIONS, CROWD, CROWD_RECORDS)
     for name, (producers, records) in RATES.items():
-        given = ("rate", "transacted", warm_up(size), size.seconds, PARTITIONS, producers, records)
+        given = ("rate", "transacted", size.seconds, size.seconds, PARTITIONS, producers, records)
         rate(f"txn-{generation}-{name}", partial(load, *given), server, size, tally)
     if tally.wants(f"txn-{generation}-loop"):
         drivers.bulk(server, "produce", "input", PARTITIONS, size.messages_100 // 3, 100)
-    given = ("loop", "output", warm_up(size), size.seconds, PARTITIONS, "input", LOOP_RECORDS)
+    given = ("loop", "output", size.seconds, size.seconds, PARTITIONS, "input", LOOP_RECORDS)
     rate(f"txn-{generation}-loop", partial(load, *given), server, size, tally)
     delays(generation, load, size, tally)
-
-
-def warm_up(size: Size) -> float:
-    return size.seconds * 2 / 3
 
 
 def rate(key: str, load: Callable[[], Figures], server: Server, size: Size, tally: Tally) -> None:
@@ -77,7 +73,7 @@ def delays(generation: str, load: Load, size: Size, tally: Tally) -> None:
         return
     with attempt(tally, f"txn-{generation}-added"):
         for _ in range(size.repeats):
-            figures = load("delay", "delayed", warm_up(size), size.latency_seconds)
+            figures = load("delay", "delayed", size.seconds, size.latency_seconds)
             for key, figure in keys.items():
                 tally.add(key, figures[figure])
 
