@@ -10,12 +10,9 @@ member, to groups that it deletes again. Half of the seeds sync before they ackn
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from ottla.client import commits
 from ottla.client.admin import Admin
@@ -24,17 +21,15 @@ from ottla.client.commits import Committed
 from ottla.client.coordinator import Coordinator
 from ottla.client.groups import GroupAdmin
 from ottla.client.producer import Producer
-from ottla.sim.checks import Anomaly, History
-from ottla.sim.cluster import Machine, SimCluster
+from ottla.sim.cluster import Machine
 from ottla.sim.group_checks import Ledger
-from ottla.sim.loop import SimLoop, run
+from ottla.sim.loop import SimLoop
 from ottla.wire.errors import Error, KafkaError
 from sim.group_nemesis import GroupNemesis
 from sim.members import PARTITIONS, SESSION_S, TOPIC, WHERES, Auditor, Seat
-from sim.topics import NODE
+from sim.stage import Stage, Story, perform, print_stories
+from sim.topics import NODE, PATIENCE_S
 
-LIMIT_S = 300.0
-PATIENCE_S = 250.0
 # After the last fault: sessions of the dead end, and a few rebalances follow one another. Less than the time after which a
 # client gives up a request that is never answered, so that such a request shows.
 SETTLED_WITHIN_S = 22.0
@@ -56,46 +51,22 @@ SETTINGS = {
 GROUPS = {"classic": ("classic",) * 3, "consumer": ("consumer",) * 3, "mixed": ("classic", "consumer", "classic")}
 
 
-@dataclass
-class GroupStory:
-    seed: int | str
-    trace: str = ""
-    anomalies: list[Anomaly] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    simulated_s: float = 0.0
-    acked: int = 0
-    shown: int = 0
-    taken: int = 0
-    restarts: int = 0
+def play(seed: int | str, rounds: int = 6) -> Story:
+    return perform(GroupPlay(seed, rounds))
 
 
-def play(seed: int | str, rounds: int = 6) -> GroupStory:
-    play_ = GroupPlay(seed, rounds)
-
-    async def main(loop: SimLoop) -> GroupStory:
-        return await play_.run(loop)
-
-    return run(seed, main, limit_s=LIMIT_S)
-
-
-class GroupPlay:
+class GroupPlay(Stage):
     def __init__(self, seed: int | str, rounds: int) -> None:
-        self.story = GroupStory(seed)
-        self.rounds = rounds
-        self.history = History()
+        super().__init__(seed, rounds)
         self.ledger = Ledger(SESSION_S)
-        self.finishing = self.finished = False
 
     def begin(self, loop: SimLoop) -> None:
-        self.loop = loop
-        self.cluster = SimCluster(loop)
-        self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
         chance = loop.chance("promises")
         self.is_durable = chance.random() < 0.5
         self.may_lose_power = self.is_durable or chance.random() < 0.3
         self.has_lost_records = False
         chosen = {"log.flush.interval.messages": "1"} if self.is_durable else {}
-        self.machine = self.cluster.add(NODE, {**SETTINGS, **chosen})
+        self.set_up(loop, {**SETTINGS, **chosen})
         names = [name for name in GROUPS if name != "mixed" or chance.random() < 0.4]
         self.seats = [
             Seat(self, f"{group}{number}", group, protocol, group == "mixed")
@@ -104,7 +75,7 @@ class GroupPlay:
         ]
         self.groups = names
 
-    async def run(self, loop: SimLoop) -> GroupStory:
+    async def run(self, loop: SimLoop) -> Story:
         self.begin(loop)
         self.cluster.boot(NODE)
         await self.until_ready()
@@ -123,14 +94,11 @@ class GroupPlay:
         self.finished = True
         await auditor
         await self.empty_the_seats()
-        return self.tell()
+        return self.told()
 
-    def tell(self) -> GroupStory:
-        story, loop, ledger = self.story, self.loop, self.ledger
-        story.anomalies = [*self.history.anomalies, *ledger.found]
-        story.acked, story.shown, story.taken = ledger.acked, ledger.shown, ledger.taken
-        story.simulated_s, story.trace = loop.time(), loop.trace()
-        return story
+    def told(self) -> Story:
+        ledger = self.ledger
+        return self.tell(ledger.found, acked=ledger.acked, shown=ledger.shown, taken=ledger.taken)
 
     # -- the node
 
@@ -139,26 +107,11 @@ class GroupPlay:
             self.has_lost_records = True
             self.ledger.forget()
 
-    def note_ready(self, machine: Machine) -> None:
-        self.story.restarts += 1
-
-    async def until_ready(self) -> bool:
-        while self.cluster.is_up(NODE) and not self.machine.is_ready:
-            await asyncio.sleep(0.01)
-        return self.machine.is_ready
-
     # -- clients
 
     @contextmanager
     def client(self, name: str) -> Iterator[Cluster]:
-        """It connects when something is asked, so that it may begin while there is no node."""
-        cluster = Cluster(
-            self.cluster.bootstrap,
-            client_id=name,
-            budget_s=PATIENCE_S,
-            now_ms=lambda: self.cluster.worlds.now_ms(name),
-            rng=self.loop.chance("client", name, self.loop.time()),
-        )
+        cluster = self.connect(name, self.loop.time())
         try:
             yield cluster
         finally:
@@ -279,14 +232,5 @@ class GroupPlay:
         return [(g, where, owners(g, where)) for g in self.groups for where in WHERES if len(owners(g, where)) != 1]
 
 
-def main(seeds: list[str]) -> None:
-    logging.disable(logging.CRITICAL)
-    for seed in seeds:
-        story = play(seed)
-        print(seed, story.trace, story.acked, story.shown, story.taken, story.restarts, sorted(story.faults.items()))
-        for anomaly in story.anomalies:
-            print("   ", *anomaly)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_stories(play, sys.argv[1:])

@@ -15,10 +15,11 @@ from ottla.client.producer import Producer
 from ottla.coordination.groups import Groups
 from ottla.server.shard import Shard
 from ottla.sim.disk import Loss
-from ottla.sim.loop import SimLoop, run
-from sim.group_play import LIMIT_S, PATIENCE_S, GroupPlay, GroupStory
+from ottla.sim.loop import SimLoop
+from sim.group_play import GroupPlay
 from sim.members import TOPIC, WHERES, Seat
-from sim.topics import NODE
+from sim.stage import Calls, Story, perform
+from sim.topics import NODE, PATIENCE_S
 
 DELETED, KEPT = "deleted", "kept"
 
@@ -39,12 +40,12 @@ class GroupScript(GroupPlay):
         self.groups = ["classic", "consumer"]
         self.seats = [Seat(self, f"{group}{number}", group, group, False) for group in self.groups for number in (0, 1)]
 
-    async def run(self, loop: SimLoop) -> GroupStory:
+    async def run(self, loop: SimLoop) -> Story:
         self.begin(loop)
         self.cluster.boot(NODE)
         self.cluster.kill_at_call(NODE, self.call, self.loss)
-        first = self.machine.disk
-        keeper = loop.create_task(self.keep_running(first))
+        calls = Calls(self)
+        keeper = loop.create_task(calls.keep_looking())
         await self.cluster.client("admin", self.tell_the_story())
         for restarts in range(2):
             await self.cluster.client("admin", self.look())
@@ -52,15 +53,9 @@ class GroupScript(GroupPlay):
                 self.cluster.kill(NODE)
         keeper.cancel()
         await asyncio.wait([keeper])
+        self.calls = calls.count
         await self.empty_the_seats()
-        return self.tell()
-
-    async def keep_running(self, first: object) -> None:
-        while True:
-            await asyncio.sleep(0.01)
-            self.calls = max(self.calls, first.calls)  # type: ignore[attr-defined]
-            if not self.cluster.is_up(NODE):
-                self.cluster.boot(NODE)
+        return self.told()
 
     async def tell_the_story(self) -> None:
         await self.make_topic()
@@ -112,7 +107,7 @@ class GroupScript(GroupPlay):
         self.ledger.report("not-loaded", shard.partition.log.name, "its groups cannot be loaded")
 
 
-def cut_at(call: int, loss: Loss | None) -> tuple[GroupStory, int]:
+def cut_at(call: int, loss: Loss | None) -> tuple[Story, int]:
     """The script with a cut at one call, and how many disk calls its first process made."""
     script = GroupScript(call, loss)
-    return run(script.story.seed, script.run, limit_s=LIMIT_S), script.calls
+    return perform(script), script.calls

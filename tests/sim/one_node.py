@@ -11,10 +11,7 @@ them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -23,57 +20,32 @@ from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.producer import Producer
 from ottla.log.log import Log
 from ottla.metadata.image import TOPIC
-from ottla.sim.checks import Anomaly, History, Registry, TopicState
-from ottla.sim.cluster import DATA, Machine, SimCluster
+from ottla.sim.checks import Registry, TopicState
+from ottla.sim.cluster import DATA, Machine
 from ottla.sim.disk import Loss
-from ottla.sim.loop import SimLoop, run
+from ottla.sim.loop import SimLoop
 from sim.administrator import Administrator
 from sim.clients import Reader, Writer, read_all
 from sim.nemesis import Nemesis
-from sim.topics import LIMIT_S, NODE, PATIENCE_S, PLAIN, SAFE, SETTINGS, SHORT, TOPICS
-
-
-@dataclass
-class Story:
-    """How one seed went."""
-
-    seed: int | str
-    trace: str = ""
-    anomalies: list[Anomaly] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    simulated_s: float = 0.0
-    acked: int = 0
-    polled: int = 0
-    restarts: int = 0
+from sim.stage import Calls, Stage, Story, perform, print_stories
+from sim.topics import NODE, PATIENCE_S, PLAIN, SAFE, SETTINGS, SHORT, TOPICS
 
 
 def play(seed: int | str, rounds: int = 7) -> Story:
-    """One history. Whatever nobody caught, and a cluster that never gets well again, are raised as errors."""
-    play_ = Play(seed, rounds)
-
-    async def main(loop: SimLoop) -> Story:
-        return await play_.run(loop)
-
-    return run(seed, main, limit_s=LIMIT_S)
+    return perform(Play(seed, rounds))
 
 
-class Play:
+class Play(Stage):
     def __init__(self, seed: int | str, rounds: int) -> None:
-        self.story = Story(seed)
-        self.rounds = rounds
-        self.history = History()
+        super().__init__(seed, rounds)
         self.registry = Registry()
-        self.finishing = self.finished = False
         self.lost_power = False
         self.disk_trouble = False
         self.floors: dict[TopicPartition, int] = {}
 
     def begin(self, loop: SimLoop) -> None:
-        self.loop = loop
-        self.cluster = SimCluster(loop)
-        self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
         directories = loop.chance("directories").choice((DATA, DATA, f"{DATA}/one,{DATA}/two"))
-        self.machine = self.cluster.add(NODE, {**SETTINGS, "log.dirs": directories})
+        self.set_up(loop, {**SETTINGS, "log.dirs": directories})
 
     async def run(self, loop: SimLoop) -> Story:
         self.begin(loop)
@@ -97,14 +69,10 @@ class Play:
         await reader
         await self.cluster.client("judge", self.close_books())
         await self.stop_and_look_again(ends)
-        return self.tell()
+        return self.told()
 
-    def tell(self) -> Story:
-        story, loop = self.story, self.loop
-        story.anomalies = [*self.history.anomalies, *self.registry.found]
-        story.acked, story.polled = self.history.acked, self.history.polled
-        story.simulated_s, story.trace = loop.time(), loop.trace()
-        return story
+    def told(self) -> Story:
+        return self.tell(self.registry.found, acked=self.history.acked, polled=self.history.polled)
 
     # -- what restarts find
 
@@ -118,7 +86,7 @@ class Play:
     def note_ready(self, machine: Machine) -> None:
         node = machine.node
         assert node is not None
-        self.story.restarts += 1
+        super().note_ready(machine)
         for partition in node.replicas.all():
             where, log = TopicPartition(partition.topic, partition.index), partition.log
             self.look_for_holes(log)
@@ -143,22 +111,10 @@ class Play:
             if (end := segment.end_from_tail()) != following.base:
                 self.history.report("hole", log.name, f"a segment ends at {end}, the next begins at {following.base}")
 
-    async def until_ready(self) -> bool:
-        """Wait for the process to serve, or to end."""
-        while self.cluster.is_up(NODE) and not self.machine.is_ready:
-            await asyncio.sleep(0.01)
-        return self.machine.is_ready
-
     # -- clients
 
     def client(self, name: str) -> Cluster:
-        return Cluster(
-            self.cluster.bootstrap,
-            client_id=name,
-            budget_s=PATIENCE_S,
-            now_ms=lambda: self.cluster.worlds.now_ms(name),
-            rng=self.loop.chance("client", name),
-        )
+        return self.connect(name)
 
     async def final_sends(self) -> None:
         """After everything has healed, every partition takes records."""
@@ -224,18 +180,17 @@ class Script(Play):
         self.begin(loop)
         self.cluster.boot(NODE)
         self.cluster.kill_at_call(NODE, self.call, self.loss)
-        first = self.machine.disk
+        calls = Calls(self)
         admin = self.cluster.client("admin", Administrator(self).script())
         while not admin.done():
             await asyncio.sleep(0.01)
-            self.calls = max(self.calls, first.calls)
-            if not self.cluster.is_up(NODE):
-                self.cluster.boot(NODE)
+            calls.look()
         await admin
+        self.calls = calls.count
         self.ends = await self.cluster.client("judge", self.final_reads())
         await self.cluster.client("judge", self.close_books())
         await self.crash_again()
-        return self.tell()
+        return self.told()
 
     async def crash_again(self) -> None:
         """What was repaired once is in order: the next start finds nothing to cut."""
@@ -251,21 +206,12 @@ class Script(Play):
 def cut_at(call: int, loss: Loss | None) -> tuple[Story, int]:
     """The script with a cut at one call, and how many disk calls its first process made."""
     script = Script(call, loss)
-    return run(script.story.seed, script.run, limit_s=LIMIT_S), script.calls
+    return perform(script), script.calls
 
 
 def _state(partitions: int, configs: Any) -> TopicState:
     return TopicState(partitions, tuple(sorted(configs.items())))
 
 
-def main(seeds: list[str]) -> None:
-    logging.disable(logging.CRITICAL)
-    for seed in seeds:
-        story = play(seed)
-        print(seed, story.trace, story.acked, story.polled, story.restarts, sorted(story.faults.items()))
-        for anomaly in story.anomalies:
-            print("   ", *anomaly)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_stories(play, sys.argv[1:])

@@ -5,14 +5,7 @@ ottla/sim/checks.py."""
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import subprocess
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,19 +17,21 @@ from ottla.server.node import Node
 from ottla.sim.checks import History
 from ottla.sim.cluster import SimCluster
 from ottla.sim.disk import Loss
-from ottla.sim.loop import Mishap, SimLoop, Stuck, run
+from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import KafkaError
 from sim.clients import read_all
+from sim.many_seeds import assert_same_in_every_process, caught, cut_everywhere, play_all, quiet, show
 from sim.mutants import MUTANTS
-from sim.one_node import Story, cut_at, play
+from sim.one_node import cut_at, play
 from sim.seeds import NAMED
+
+__all__ = ["quiet"]
 
 SEEDS = 300
 ROUNDS = 4
 SEEDS_SLOW = 3000
 ROUNDS_SLOW = 8
 HOUR_MS = 3_600_000
-TESTS = Path(__file__).parent.parent
 
 FAULTS = [
     *("kill, nothing lost", "kill, power lost", "kill, power subset", "kill, power torn"),
@@ -56,44 +51,14 @@ FAULTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Nodes that are killed on purpose have a lot to say."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def play_all(seeds: range, rounds: int) -> tuple[list[str], Counter[str]]:
-    """Play them; what went wrong in words that a reader can play again, and the figures."""
-    wrong: list[str] = []
-    figures: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            story = play(seed, rounds)
-        except Exception as error:
-            wrong.append(f"play({seed}, {rounds}): {type(error).__name__}: {str(error)[:2000]}")
-            continue
-        wrong += [f"play({seed}, {rounds}): {': '.join(anomaly)}" for anomaly in story.anomalies]
-        figures.update(seeds=1, acked=story.acked, polled=story.polled, restarts=story.restarts)
-        figures["simulated seconds"] += round(story.simulated_s)
-        figures.update({f"fault: {kind}": count for kind, count in story.faults.items()})
-    return wrong, figures
-
-
-def show(figures: Counter[str], began: float) -> None:
-    lines = [f"  {count:>8}  {what}" for what, count in sorted(figures.items())]
-    print("", f"one node, simulated, in {time.perf_counter() - began:.1f} s", *lines, sep="\n")
-
-
 @pytest.mark.timeout(600)
 def test_promises_are_kept_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
     """LOG-04, LOG-05, LOG-18, LOG-23, REC-04, RET-02, RET-04, IDM-03, IDM-06: nothing acknowledged is lost, doubled,
     reordered or served damaged."""
     began = time.perf_counter()
-    wrong, figures = play_all(range(SEEDS), ROUNDS)
+    wrong, figures = play_all(play, range(SEEDS), ROUNDS)
     with capsys.disabled():
-        show(figures, began)
+        show("one node", figures, began)
     assert not wrong, "\n".join(wrong[:20])
     assert figures["acked"] > 30 * SEEDS
     rare = [kind for kind in FAULTS if figures[f"fault: {kind}"] < SEEDS / 20]
@@ -104,9 +69,9 @@ def test_promises_are_kept_whatever_happens(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.timeout(7200)
 def test_promises_are_kept_through_thousands_of_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
-    wrong, figures = play_all(range(10_000, 10_000 + SEEDS_SLOW), ROUNDS_SLOW)
+    wrong, figures = play_all(play, range(10_000, 10_000 + SEEDS_SLOW), ROUNDS_SLOW)
     with capsys.disabled():
-        show(figures, began)
+        show("one node", figures, began)
     assert not wrong, "\n".join(wrong[:20])
 
 
@@ -116,26 +81,10 @@ def test_what_was_found_once_stays_found(finding: str) -> None:
     assert play(seed, rounds).anomalies == []
 
 
-def cut_everywhere(step: int) -> tuple[list[str], int, int]:
-    """Cut the script at every `step`th disk call of a process's life; what went wrong, cuts, and calls there are."""
-    calls = cut_at(1_000_000, None)[1]
-    wrong, cuts = [], 0
-    for number, call in enumerate(range(1, calls + 1, step)):
-        for loss in (None, *Loss) if step == 1 else ((None, *Loss)[number % 4],):
-            cuts += 1
-            try:
-                story, _ = cut_at(call, loss)
-            except Exception as error:
-                wrong.append(f"cut_at({call}, {loss}): {type(error).__name__}: {str(error)[:2000]}")
-                continue
-            wrong += [f"cut_at({call}, {loss}): {': '.join(anomaly)}" for anomaly in story.anomalies]
-    return wrong, cuts, calls
-
-
 @pytest.mark.timeout(600)
 def test_cut_at_disk_calls_from_the_first_format_on() -> None:
     """LOG-18: every third call of a node's first life, from formatting its directory on; each with another loss."""
-    wrong, cuts, calls = cut_everywhere(3)
+    wrong, cuts, calls = cut_everywhere(cut_at, 3)
     assert not wrong, "\n".join(wrong[:20])
     assert cuts > 100 and calls > 300
 
@@ -144,31 +93,14 @@ def test_cut_at_disk_calls_from_the_first_format_on() -> None:
 @pytest.mark.timeout(3600)
 def test_cut_at_every_disk_call(capsys: pytest.CaptureFixture[str]) -> None:
     """LOG-18: every call, with nothing lost and with each of the three losses."""
-    wrong, cuts, calls = cut_everywhere(1)
+    wrong, cuts, calls = cut_everywhere(cut_at, 1)
     with capsys.disabled():
         print(f"\n{cuts} cuts at {calls} disk calls of a whole node")
     assert not wrong, "\n".join(wrong[:20])
 
 
 def test_same_seed_same_history_in_every_process() -> None:
-    """Sets of strings, addresses of objects, clocks and threads would show here."""
-    seeds = ["1", "2", "3", "4", "5"]
-    told = set()
-    for hash_seed in ("0", "1", "4242"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "sim.one_node", *seeds]
-        done = subprocess.run(command, env=environment, cwd=TESTS, check=True, capture_output=True, text=True)
-        told.add(done.stdout)
-    assert len(told) == 1
-    assert len({line.split()[1] for line in told.pop().splitlines()}) == len(seeds)
-
-
-def caught(seed: int) -> str | None:
-    try:
-        story: Story = play(seed, ROUNDS)
-    except (Mishap, Stuck, KafkaError, OSError, AssertionError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ": ".join(story.anomalies[0]) if story.anomalies else None
+    assert_same_in_every_process("sim.one_node", ["1", "2", "3", "4", "5"], ("0", "1", "4242"))
 
 
 @pytest.mark.timeout(600)
@@ -176,7 +108,7 @@ def caught(seed: int) -> str | None:
 def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A harness that catches none proves nothing."""
     MUTANTS[name](monkeypatch)
-    assert any(caught(seed) for seed in range(SEEDS)), f"{name} went unnoticed through {SEEDS} seeds"
+    assert any(caught(play, seed, ROUNDS) for seed in range(SEEDS)), f"{name} went unnoticed through {SEEDS} seeds"
 
 
 # -- single scenes, told step by step
