@@ -331,6 +331,12 @@ class Producers:
                 return first
         return self.first_undecided
 
+    def last_sign_of_oldest(self) -> int:
+        """When the producer last wrote whose transaction has been open for longest; -1 if none is."""
+        if self.first_undecided < 0:
+            return NONE
+        return self.entries[min(self.ongoing, key=self.ongoing.__getitem__)].timestamp
+
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget who has been silent, by batch timestamp; never inside a transaction."""
         silent = [

@@ -66,9 +66,8 @@ class Writer(Staging):
         transaction_version: int = 0,
         guard: Guard | None = UNGUARDED,
     ) -> Appended:
-        """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter.
-
-        A batch in a transaction comes with the `guard` that it was given, or None if the transaction was open already."""
+        """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter. One in a
+        transaction comes with the `guard` that it was given, or None if the transaction was open already."""
         if origin is not Origin.CLIENT:
             return self._append_own(data, origin, leader_epoch, now_ms, owner, transaction_version, guard)
         try:
@@ -259,9 +258,12 @@ class Writer(Staging):
         self._begin_epoch(leader_epoch)
         producer_id, epoch, coordinator_epoch, committed, transaction_version = marker
         first = self.staged_end
-        entry, completed = self.producers.marker(
-            producer_id, epoch, coordinator_epoch, first, now_ms, not committed, Origin.COORDINATOR, transaction_version
-        )
+        entry, completed = None, None
+        if producer_id >= 0:
+            decision = (coordinator_epoch, first, now_ms, not committed)
+            entry, completed = self.producers.marker(
+                producer_id, epoch, *decision, Origin.COORDINATOR, transaction_version
+            )
         batch = end_marker(
             committed,
             now_ms,
@@ -272,7 +274,8 @@ class Writer(Staging):
             base_offset=first,
         )
         self._stage_numbered(batch, first, first, now_ms, now_ms, owner)
-        self.producers.stage(producer_id, entry, completed)
+        if entry is not None:
+            self.producers.stage(producer_id, entry, completed)
         return Appended(first, first)
 
     def _check_numbered(self, data: Bytes) -> Batch:

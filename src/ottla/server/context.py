@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.coordination.groups import Groups
+    from ottla.coordination.transactions.states import Transactions
     from ottla.metadata.image import Image
     from ottla.replication.replicas import Replicas
     from ottla.server.coordinators import Coordinators
@@ -38,6 +39,10 @@ class Context:
     @property
     def groups(self) -> Coordinators[Groups]:
         return self.node.groups
+
+    @property
+    def transactions(self) -> Coordinators[Transactions]:
+        return self.node.transactions
 
     @property
     def now_ms(self) -> int:

@@ -1,5 +1,6 @@
 """Who coordinates what: ids hash to partitions of an internal topic, and each partition that this broker leads has a shard
-(`shard.py`) with the machine of the ids that belong to it. Groups live in `__consumer_offsets`."""
+(`shard.py`) with the machine of the ids that belong to it. Groups live in `__consumer_offsets`, transactional ids in
+`__transaction_state`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ottla.coordination.group_coordinator import GroupCoordinator
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
+from ottla.coordination.transaction_coordinator import TransactionCoordinator
+from ottla.coordination.transactions.states import Transactions
 from ottla.metadata.image import Delta, Image
-from ottla.metadata.topics import CONSUMER_OFFSETS
+from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.server.shard import Kind, ProducerKey, Shard, Who
 from ottla.wire.errors import Error, KafkaError
 
@@ -137,5 +140,22 @@ def group_coordinators(node: Node) -> Coordinators[Groups]:
         codec=lambda: int(config["offsets.topic.compression.codec"]),
         commit_timeout_s=lambda: config["offsets.commit.timeout.ms"] / 1000,
         see_to=nothing,
+    )
+    return Coordinators(node, kind)
+
+
+def transaction_coordinators(node: Node) -> Coordinators[Transactions]:
+    config = node.config
+
+    def new_machine() -> TransactionCoordinator:
+        return TransactionCoordinator(Transactions(config, lambda: node.quorum.image, node.world.random))
+
+    kind = Kind(
+        topic=TRANSACTION_STATE,
+        what="transactions",
+        new_machine=new_machine,
+        codec=lambda: 0,
+        commit_timeout_s=lambda: config["request.timeout.ms"] / 1000,
+        see_to=node.markers.see_to,
     )
     return Coordinators(node, kind)

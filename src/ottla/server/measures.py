@@ -173,6 +173,9 @@ class NodeMetrics:
         )
         self.offline = reg.reading("ottla_offline_partitions", "Partitions in the cluster without a leader.")
         self.producer_ids = reg.reading("ottla_producer_ids", "Producer ids remembered for duplicate detection.")
+        self.late_transactions = reg.reading(
+            "ottla_late_transaction_partitions", "Partitions led here with a transaction that is open for too long."
+        )
 
     def _declare_disk(self) -> None:
         reg = self.registry

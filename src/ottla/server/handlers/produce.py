@@ -7,9 +7,12 @@ because librdkafka takes their absence for a broker without message format 2 (KA
 This is the hot path: for the usual request (one batch a partition, nothing to recompress, this replica alone in sync) the
 handler answers at once. With acks=0 there is no answer at all; then an error costs the client its connection, as in Kafka.
 
-What is unusual about a request (a partition named twice, a batch in a transaction, bytes that are no batch, acks that do
-not exist) is noticed by a glance at each batch and takes the long way round: `sort_out` finds fault with it in the order in
-which Kafka does, so that both refuse the same requests with the same codes.
+A request with a transactional id may have to wait until the coordinator admits its transaction to the partitions
+(`server/verifying`); while it does, later ones of its connection are held back.
+
+What is unusual about a request (a partition named twice, bytes that are no batch, acks that do not exist) is noticed by a
+glance at each batch and takes the long way round: `sort_out` finds fault with it in the order in which Kafka does, so that
+both refuse the same requests with the same codes.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ from ottla.log.producers import Origin
 from ottla.log.validation import RecordsRefused, check_header, needs_work, prepare
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Hosted
+from ottla.server import verifying
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.verifying import Entrant, Manner, NotAdmitted, Place, Verdict
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
-from ottla.wire.records import HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT, look
+from ottla.wire.records import HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
 from ottla.world import Bytes
 
 TopicAnswer = ProduceResponse.Topic
@@ -44,16 +49,21 @@ ADMIN_CLIENT = "__admin_client"
 # What a client waits for after its append: the partition, the offset to be reached, and the answer it may still change.
 Wait = tuple[Partition, int, Answer]
 Prepared = dict[int, bytearray | KafkaError]
+# What became of the wish to begin a transaction in a partition; None for a request that has no transaction.
+Verdicts = dict[Place, Verdict] | None
 
 Topics = list[ProduceRequest.Topic]
 Part = ProduceRequest.Topic.Partition
 
 # Length, magic and attributes of the first batch in some records.
 _glance = Struct(">8xi4xb4xh").unpack_from
+# The same with producer id, epoch and sequence.
+_glance_at_producer = Struct(">8xi4xb4xh20xqhi").unpack_from
 LENGTH_MAX = 2**31 - 1 - PREFIX_BYTES
 MAGIC_AT = 16
 OLDEST_RECORD_BYTES = 14
 ZSTD, ZSTD_SINCE = 4, 7
+ABORTABLE_SINCE, GENERATION_2_SINCE = 11, 12
 # How compressed records begin, by codec; snappy has no mark of its own.
 MARKS = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
 # With these Kafka does not say where the log starts.
@@ -73,15 +83,17 @@ Told = ProduceResponse | None
 
 @serves(ProduceRequest, versions="3-13", advertised_low=0, ordered=True, guarded=False)
 def produce(request: ProduceRequest, ctx: Context) -> Told | Coroutine[Any, Any, Told]:
+    if request.transactional_id is not None:
+        return _in_transaction(request, ctx)
     if ctx.node.replicas.looking_inside:
-        return _look_inside(request, ctx)
+        return _look_inside(request, ctx, None)
     appending = Appending(request.acks, {}, ctx)
     answer = appending.answer(request, ctx.version)
     return _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
-async def _look_inside(request: ProduceRequest, ctx: Context) -> Told:
-    appending = Appending(request.acks, await _prepare(request, ctx), ctx)
+async def _look_inside(request: ProduceRequest, ctx: Context, verdicts: Verdicts) -> Told:
+    appending = Appending(request.acks, await _prepare(request, ctx), ctx, verdicts)
     answer = appending.answer(request, ctx.version)
     return await _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
@@ -92,8 +104,8 @@ async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending
     return answer
 
 
-def is_usual(request: ProduceRequest, version: int) -> bool:
-    """One whole batch of today's format outside transactions for each partition, none of them named twice."""
+def is_usual(request: ProduceRequest, version: int, in_transaction: bool) -> bool:
+    """One whole batch of today's format for each partition, none of them named twice."""
     topics = request.topic_data
     if not -1 <= request.acks <= 1 or _names_twice(topics):
         return False
@@ -108,7 +120,8 @@ def is_usual(request: ProduceRequest, version: int) -> bool:
                 if magic != 2 or length + PREFIX_BYTES != len(records):
                     return False
                 if attributes and (
-                    attributes & TRANSACTIONAL_BIT or not _begins_as_said(records, attributes & 7, version)
+                    (attributes & TRANSACTIONAL_BIT and not in_transaction)
+                    or not _begins_as_said(records, attributes & 7, version)
                 ):
                     return False
     except (StructError, TypeError):
@@ -133,6 +146,7 @@ class Appending:
     __slots__ = (
         "acks",
         "by_id",
+        "careful",
         "client_id",
         "connection",
         "failed",
@@ -140,12 +154,17 @@ class Appending:
         "prepared",
         "replicas",
         "unusual",
+        "verdicts",
+        "version",
         "waits",
     )
 
-    def __init__(self, acks: int, prepared: Prepared, ctx: Context) -> None:
+    def __init__(self, acks: int, prepared: Prepared, ctx: Context, verdicts: Verdicts = None) -> None:
         self.acks = acks
         self.prepared = prepared
+        self.verdicts = verdicts
+        self.careful = verdicts is not None or bool(prepared)
+        self.version = ctx.version
         self.by_id = ctx.version >= 13
         self.client_id = ctx.client_id
         self.connection = ctx.connection
@@ -156,10 +175,13 @@ class Appending:
 
     def answer(self, request: ProduceRequest, version: int) -> Told:
         """Append all there is. The answer holds for what need not be waited for."""
-        if is_usual(request, version):
+        if is_usual(request, version, self.verdicts is not None):
             topics = [self.topic(topic) for topic in request.topic_data]
         else:
             topics = sort_out(request, self, version)
+        return self.told(request, topics)
+
+    def told(self, request: ProduceRequest, topics: list[TopicAnswer]) -> Told:
         if request.acks == NO_ACK:
             if self.failed:
                 self.connection.abort("a produce with acks=0 failed")
@@ -169,7 +191,7 @@ class Appending:
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
         hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
         acks, now_ms, answers = self.acks, self.now_ms, []
-        careful = self.unusual or self.prepared or hosted is None or hosted.internal
+        careful = self.careful or hosted is None or hosted.internal
         for part in topic.partition_data:
             answer = Answer(index=part.index)
             answers.append(answer)
@@ -188,27 +210,29 @@ class Appending:
                     self.waits.append((partition, appended.last_offset + 1, answer))
             except KafkaError as error:
                 self.refuse(answer, error)
-                if error.error not in WITHOUT_START:
+                if error.error not in WITHOUT_START and not isinstance(error, NotAdmitted):
                     answer.log_start_offset = partition.log.start_offset
             except (KeyError, AttributeError):
                 self.refuse(answer, self._why_missing(topic, hosted, part.index))
         return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
     def _append_carefully(self, hosted: Hosted, partition: Partition, part: Part, answer: Answer) -> Appended:
-        """As always, but for internal topics, unusual requests, and batches that were prepared elsewhere."""
+        """As always, but for internal topics, transactions, unusual requests, and batches that were prepared elsewhere."""
+        verdict = self.verdicts.get((hosted.name, part.index)) if self.verdicts else None
+        if isinstance(verdict, KafkaError):
+            raise verdict
         if hosted.internal and self.client_id != ADMIN_CLIENT:
             raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)
         if self.unusual:
             check_header(part.records, partition.log.settings)
-            _check_transaction(part)
             _check_codec(part)
-        owner = answer if self.acks else self
-        batch = self.prepared.get(id(part))
-        if batch is None:
-            return partition.append(part.records, self.now_ms, CLIENT, owner)
+        batch: Bytes | KafkaError | None = self.prepared.get(id(part), part.records)
         if isinstance(batch, KafkaError):
             raise batch
-        return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, prepared=True)
+        assert batch is not None
+        owner, is_prepared = (answer if self.acks else self), id(part) in self.prepared
+        generation = 2 if self.version >= GENERATION_2_SINCE else 1
+        return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, is_prepared, generation, verdict)
 
     def _why_missing(self, topic: ProduceRequest.Topic, hosted: Hosted | None, index: int) -> KafkaError:
         if hosted is not None and index in hosted.partitions:
@@ -216,7 +240,7 @@ class Appending:
         return self.replicas.why_missing(topic.topic_id if self.by_id else topic.name, index)
 
     def refuse(self, answer: Answer, error: KafkaError) -> Answer:
-        """Kafka explains itself only where single records are to blame, or the disk."""
+        """Kafka explains itself only where single records are to blame, the disk, or a transaction."""
         self.failed = True
         answer.fail(error)
         if isinstance(error, RecordsRefused) and error.record_errors:
@@ -224,6 +248,8 @@ class Appending:
                 Answer.RecordError(batch_index=index, batch_index_error_message=why)
                 for index, why in error.record_errors
             ]
+        elif isinstance(error, NotAdmitted):
+            answer.error_message = error.explanation
         elif error.error is not Error.KAFKA_STORAGE_ERROR:
             answer.error_message = None
         return answer
@@ -271,9 +297,7 @@ async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
             ]
     if not work:
         return {}
-    for topic in request.topic_data:
-        for part in topic.partition_data:
-            part.records = memoryview(bytearray(part.records or b""))  # the frame is gone after the first wait
+    _keep_records(request)
     prepared: Prepared = {}
     for part, settings in work:
         try:
@@ -281,6 +305,89 @@ async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
         except KafkaError as error:
             prepared[id(part)] = error
     return prepared
+
+
+def _keep_records(request: ProduceRequest) -> None:
+    """The frame they lie in is gone after the first wait."""
+    for topic in request.topic_data:
+        for part in topic.partition_data:
+            if part.records is not None:
+                part.records = memoryview(bytearray(part.records))
+
+
+# --- transactions
+
+
+def _in_transaction(request: ProduceRequest, ctx: Context) -> Told | Coroutine[Any, Any, Told]:
+    """Where its transaction is open already, there is nothing to ask."""
+    manner = manner_of(ctx.version)
+    try:
+        wanted, producer = _entering(request, ctx)
+        entrant = Entrant(request.transactional_id or "", *producer, manner)
+        verdicts = verifying.guard(ctx.node, entrant, wanted)
+    except KafkaError as error:
+        appending = Appending(request.acks, {}, ctx)
+        return appending.told(request, _refuse_all(request, appending, error))
+    if verifying.must_ask(verdicts):
+        return _when_admitted(request, ctx, entrant, verdicts)
+    _put_in_words(verdicts, manner)
+    if ctx.node.replicas.looking_inside:
+        return _look_inside(request, ctx, verdicts)
+    appending = Appending(request.acks, {}, ctx, verdicts)
+    answer = appending.answer(request, ctx.version)
+    return _when_safe(request, ctx, appending, answer) if appending.waits else answer
+
+
+async def _when_admitted(
+    request: ProduceRequest, ctx: Context, entrant: Entrant, verdicts: dict[Place, Verdict]
+) -> Told:
+    _keep_records(request)
+    await verifying.ask(ctx.node, entrant, verdicts)
+    _put_in_words(verdicts, entrant.manner)
+    return await _look_inside(request, ctx, verdicts)
+
+
+def manner_of(version: int) -> Manner:
+    if version >= GENERATION_2_SINCE:
+        return Manner.ADDS
+    return Manner.ABORTS if version >= ABORTABLE_SINCE else Manner.OLD
+
+
+def _entering(request: ProduceRequest, ctx: Context) -> tuple[dict[Place, int], tuple[int, int]]:
+    """The partitions here to which batches of a transaction want, each with its sequence; and the one producer they are of."""
+    wanted: dict[Place, int] = {}
+    producers: dict[tuple[int, int], None] = {}
+    for topic in request.topic_data:
+        hosted = ctx.replicas.hosted(topic.topic_id if ctx.version >= 13 else topic.name)
+        for part in topic.partition_data:
+            try:
+                length, magic, attributes, producer_id, epoch, sequence = _glance_at_producer(part.records)
+                is_whole = magic == 2 and length + PREFIX_BYTES == len(part.records)
+            except (StructError, TypeError):
+                is_whole = False
+            if not is_whole and not _begins_in_transaction(part, request):
+                continue
+            if attributes & TRANSACTIONAL_BIT and producer_id >= 0 and hosted and part.index in hosted.partitions:
+                wanted[hosted.name, part.index] = sequence
+                producers[producer_id, epoch] = None
+    if len(producers) > 1:
+        raise KafkaError(Error.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
+    return wanted, next(iter(producers), (-1, -1))
+
+
+def _begins_in_transaction(part: Part, request: ProduceRequest) -> bool:
+    """Of a part that is not just one batch. For some faults Kafka refuses all of the request: then nothing is asked."""
+    _look_at_all(request)
+    try:
+        return _is_transactional(part)
+    except KafkaError:
+        return False
+
+
+def _put_in_words(verdicts: dict[Place, Verdict], manner: Manner) -> None:
+    for place, verdict in verdicts.items():
+        if isinstance(verdict, KafkaError):
+            verdicts[place] = verifying.for_producer(verdict.error, manner)
 
 
 # --- the long way round
@@ -292,7 +399,7 @@ def sort_out(request: ProduceRequest, appending: Appending, version: int) -> lis
     As in Kafka each partition is answered once: of one that is named twice the last sound batch is appended, and a fault
     found in any of its batches is the answer.
     """
-    appending.unusual = True
+    appending.unusual = appending.careful = True
     try:
         _look_at_all(request)
         if version < ZSTD_SINCE:
@@ -403,12 +510,6 @@ def _checked(part: Part, version: int) -> memoryview:
     return batch
 
 
-def _check_transaction(part: Part) -> None:
-    """Only a coordinator could vouch for a transaction, and nobody else could end it: it would stay open for ever."""
-    if _is_transactional(part) and look(part.records).producer_id >= 0:
-        raise KafkaError(Error.NOT_ENOUGH_REPLICAS, "there is no transaction coordinator")
-
-
 def _check_codec(part: Part) -> None:
     records = part.records
     if records is None or len(records) < HEADER_BYTES or not _begins_as_said(records, records[22] & 7, ZSTD_SINCE):
@@ -423,7 +524,7 @@ def _refuse_all(request: ProduceRequest, appending: Appending, error: KafkaError
         parts = [Answer(index=index) for index in indexes]
         for answer in parts:
             answer.fail(error)
-            if error.error is not Error.CORRUPT_MESSAGE:
+            if error.error not in (Error.CORRUPT_MESSAGE, Error.INVALID_PRODUCER_ID_MAPPING):
                 answer.error_message = None
         refused.append(TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=parts))
     return refused

@@ -1,0 +1,180 @@
+"""Ends of transactions: the markers that a coordinator's decision puts into every partition that was written to.
+
+A transaction that is decided (PREPARE is committed) becomes an order; carried out, its markers are in the logs of all its
+partitions and as safe as those promise, and only then the coordinator is told that it is complete. A marker that cannot be
+written now is written later: nobody else would do it, and until it is there `read_committed` stops in front of it. Writing
+one twice does no harm.
+
+Many transactions end at once. Their markers are staged in the turn in which the orders come, and the tick writes them with
+everything else: one write for a partition, however many markers it got, and one future for a transaction that waits for it.
+
+Partitions that lead elsewhere would get theirs by WriteTxnMarkers; `place` is where that parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.coordination.transactions import ending
+from ottla.log.producers import Marker
+from ottla.metadata.topics import CONSUMER_OFFSETS
+from ottla.rising import Rising
+from ottla.wire.errors import Error, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.coordination.groups import Groups
+    from ottla.coordination.transactions.states import Marking, Transactions
+    from ottla.replication.partition import Partition
+    from ottla.server.node import Node
+    from ottla.server.shard import Shard
+
+log = logging.getLogger("ottla.transactions")
+
+# How long to wait before what could not be written is tried again.
+AGAIN_S = 0.1
+AGAIN_MAX_S = 5.0
+
+# What the coordinator of a group says that is not ready; to a coordinator of transactions it is a partition without a leader.
+NOT_READY = {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR}
+# There is nothing to end where the topic is gone, or where the producer is known with a later epoch already.
+NOTHING_TO_END = {Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_PRODUCER_EPOCH}
+
+Place = tuple[str, int]
+
+
+class Fenced(Exception):
+    """Another coordinator has ended transactions of this producer since."""
+
+
+class Placed:
+    """A marker that is staged: whose watermark has to pass which offset before it counts."""
+
+    __slots__ = ("end", "error", "mark", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.mark: Rising = partition.high_watermark
+        self.end = 0
+        self.error: KafkaError | None = None
+
+    def fail(self, error: KafkaError) -> None:
+        """Its write failed."""
+        self.error = error
+
+    async def is_safe(self, seconds: float | None = None) -> None:
+        """Return when it is. KafkaError: it is not in the log, or nobody knows; TimeoutError: not yet."""
+        if self.error is None and self.mark.value < self.end:
+            await self.mark.reaches(self.end, seconds)
+        if self.error is not None:
+            raise self.error
+        if self.partition.is_short_of_replicas:
+            raise KafkaError(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+class PlacedInGroups(Placed):
+    """One that the machine of some groups has heard of. If its write fails, that machine is dropped."""
+
+    __slots__ = ("machine", "shard")
+
+    def __init__(self, shard: Shard[Groups], marker: Marker) -> None:
+        super().__init__(shard.partition)
+        self.end = shard.append_marker(marker)
+        self.shard, self.machine = shard, shard.machine
+
+    async def is_safe(self, seconds: float | None = None) -> None:
+        await super().is_safe(seconds)
+        if self.shard.machine is not self.machine:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+
+
+class Outcome(NamedTuple):
+    """Places whose markers have to be written again, and why."""
+
+    left: list[Place]
+    why: KafkaError | None
+
+
+class Markers:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    # --- for this node's own coordinators
+
+    async def see_to(self, shard: Shard[Transactions], marking: Marking) -> None:
+        """Write all markers of a transaction, however long it takes, then let it be complete. Ends with the shard."""
+        marker = Marker(
+            marking.producer_id, marking.epoch, shard.leader_epoch, marking.committed, marking.transaction_version
+        )
+        left, pause_s = list(marking.partitions), AGAIN_S
+        try:
+            while left:
+                left, why = await self._write(marker, left)
+                if left:
+                    log.warning("%s: markers for %s are tried again: %s", marking.transactional_id, left, why)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, AGAIN_MAX_S)
+        except Fenced:
+            log.error("%s: its transaction is left to the coordinator that came after", marking.transactional_id)
+            return
+        await self._complete(shard, marking)
+
+    async def _complete(self, shard: Shard[Transactions], marking: Marking) -> None:
+        pause_s = AGAIN_S
+        while True:
+            try:
+                shard.carry_out(ending.marked(shard.state, marking, shard.moment()))
+                return
+            except KafkaError as error:
+                log.warning("%s: cannot be completed yet: %s", marking.transactional_id, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, AGAIN_MAX_S)
+
+    async def _write(self, marker: Marker, places: list[Place]) -> Outcome:
+        """All that can be staged is, before anything is waited for."""
+        staged, left, why = [], [], None
+        for place in places:
+            try:
+                staged.append((place, self.place(marker, *place)))
+            except KafkaError as error:
+                if not _is_over(error):
+                    left.append(place)
+                    why = error
+        for place, placed in staged:
+            try:
+                await placed.is_safe()
+            except KafkaError as error:
+                left.append(place)
+                why = error
+        return Outcome(left, why)
+
+    # --- for them and others
+
+    def place(self, marker: Marker, topic: str, index: int) -> Placed:
+        """Stage one marker. It is written with the tick; `Placed.is_safe` tells when it counts."""
+        partition = self._node.replicas.find(topic, index)
+        if partition.is_short_of_replicas:
+            raise KafkaError(Error.NOT_ENOUGH_REPLICAS)
+        if topic == CONSUMER_OFFSETS:
+            return self._place_in_groups(marker, index)
+        placed = Placed(partition)
+        placed.end = partition.append_marker(marker, self._node.world.now_ms(), placed).last_offset + 1
+        return placed
+
+    def _place_in_groups(self, marker: Marker, index: int) -> Placed:
+        """Offsets were committed in the transaction: the machine of their groups hears of its end in the same moment."""
+        shard = self._node.groups.shards.get(index)
+        if shard is None:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        try:
+            return PlacedInGroups(shard, marker)
+        except KafkaError as error:
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER, error.message) if error.error in NOT_READY else error
+
+
+def _is_over(error: KafkaError) -> bool:
+    """Whether a refusal means that nothing is left to do in that partition."""
+    if error.error is Error.TRANSACTION_COORDINATOR_FENCED:
+        raise Fenced
+    return error.error in NOTHING_TO_END

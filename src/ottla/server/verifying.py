@@ -1,0 +1,145 @@
+"""Whether a transaction may begin in a partition: its coordinator is asked before its first batch gets in (KIP-890).
+
+A batch that belongs to no open transaction could never be taken back: nobody would end what nobody knows of, and
+`read_committed` would stop in front of it for ever. So the leader of a partition asks the coordinator, unless the
+transaction is open there already:
+
+- generation 1: has the client added this partition to its transaction?
+- generation 2: add it, the client leaves that to us.
+
+The answer holds for the transaction of that moment. It may be over when the batch comes to be appended; so the log gives out
+a *guard* before the question, takes it back when a marker arrives, and compares (`log/producers`).
+
+All partitions of a request are asked about with one question. `_ask` is where coordinators on other nodes will be found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.coordination.transactions import adding
+from ottla.log.producers import UNGUARDED, Guard
+from ottla.wire.errors import Error, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.server.node import Node
+
+Place = tuple[str, int]
+
+# What a coordinator says that is not ready. Older producers would not try again, but for want of replicas they do.
+PASSING = {
+    Error.NETWORK_EXCEPTION,
+    Error.COORDINATOR_LOAD_IN_PROGRESS,
+    Error.COORDINATOR_NOT_AVAILABLE,
+    Error.NOT_COORDINATOR,
+}
+# With a guard the batch may try; with None its transaction was open; an error is the answer.
+Verdict = Guard | KafkaError | None
+
+VERIFIES = "transaction.partition.verification.enable"
+AGAIN_MS = "add.partitions.to.txn.retry.backoff.ms"
+AGAIN_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
+
+
+class Manner(IntEnum):
+    """What the version of a request says about its client."""
+
+    OLD = 0
+    ABORTS = 1  # it knows TRANSACTION_ABORTABLE
+    ADDS = 2  # it leaves adding partitions to us: generation 2
+
+
+class Entrant(NamedTuple):
+    """A producer that wants into partitions with its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    manner: Manner
+
+
+class NotAdmitted(KafkaError):
+    """A refusal in the words that a producer expects. Kafka explains only some of them."""
+
+    def __init__(self, error: Error, explanation: str | None = None) -> None:
+        super().__init__(error, explanation)
+        self.explanation = explanation
+
+
+async def admit(node: Node, entrant: Entrant, wanted: Mapping[Place, int]) -> dict[Place, Verdict]:
+    """A verdict for each partition, given the sequence of the batch that wants in (-1 for one without)."""
+    verdicts = guard(node, entrant, wanted)
+    if must_ask(verdicts):
+        await ask(node, entrant, verdicts)
+    return verdicts
+
+
+def guard(node: Node, entrant: Entrant, wanted: Mapping[Place, int]) -> dict[Place, Verdict]:
+    """The part without a wait. Where the verdict is a guard, the coordinator must be asked."""
+    if entrant.manner is not Manner.ADDS and not node.config[VERIFIES]:
+        return dict.fromkeys(wanted, UNGUARDED)
+    verdicts: dict[Place, Verdict] = {}
+    now_ms, adds = node.world.now_ms(), entrant.manner is Manner.ADDS
+    for place, sequence in wanted.items():
+        try:
+            partition = node.replicas.find(*place)
+            partition.check_leader(-1)
+            producers = partition.log.producers
+            verdicts[place] = producers.guard(entrant.producer_id, entrant.epoch, sequence, adds, now_ms)
+        except KafkaError as error:
+            verdicts[place] = error
+    return verdicts
+
+
+def must_ask(verdicts: Mapping[Place, Verdict]) -> bool:
+    return any(type(verdict) is Guard and verdict is not UNGUARDED for verdict in verdicts.values())
+
+
+async def ask(node: Node, entrant: Entrant, verdicts: dict[Place, Verdict]) -> None:
+    """Ask the coordinator about all partitions that have a guard; what it refuses becomes the verdict.
+
+    In generation 2 the transaction before may be about to end: the client has every right to begin the next one, so the
+    question is repeated for a moment before the client is told to come back."""
+    places = tuple(place for place, verdict in verdicts.items() if type(verdict) is Guard)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + node.config[AGAIN_MAX_MS] / 1000
+    while True:
+        errors = await _ask(node, entrant, places)
+        busy = entrant.manner is Manner.ADDS and Error.CONCURRENT_TRANSACTIONS in errors.values()
+        if not busy or loop.time() >= until:
+            break
+        await asyncio.sleep(node.config[AGAIN_MS] / 1000)
+    for place, error in errors.items():
+        if error is not Error.NONE:
+            verdicts[place] = KafkaError(_as_told(error, entrant.manner))
+
+
+async def _ask(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> dict[Place, Error]:
+    transactional_id, producer_id, epoch, manner = entrant
+    question = adding.Admission(transactional_id, producer_id, epoch, places, verify_only=manner is not Manner.ADDS)
+    try:
+        return await node.transactions.ask(transactional_id, adding.admit, question)
+    except KafkaError as error:
+        return dict.fromkeys(places, error.error)
+
+
+def _as_told(error: Error, manner: Manner) -> Error:
+    """Producers do not expect all that one coordinator says to another broker."""
+    if error is Error.PRODUCER_FENCED:
+        return Error.INVALID_PRODUCER_EPOCH
+    if error is Error.TRANSACTION_ABORTABLE and manner is Manner.OLD:
+        return Error.INVALID_TXN_STATE
+    return error
+
+
+def for_producer(error: Error, manner: Manner) -> NotAdmitted:
+    """The answer to a Produce that was not admitted."""
+    if error is Error.INVALID_TXN_STATE:
+        return NotAdmitted(error, "Partition was not added to the transaction")
+    if error in PASSING or (error is Error.CONCURRENT_TRANSACTIONS and manner is not Manner.ADDS):
+        why = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
+        return NotAdmitted(Error.NOT_ENOUGH_REPLICAS, why)
+    return NotAdmitted(error)
