@@ -20,7 +20,7 @@ from ottla.wire.messages.transactions import (
 )
 from ottla.wire.records import Record, build
 
-PRODUCE, ADD, END = 11, 3, 4
+PRODUCE, INIT, TWO_PHASE, ADD, END = 11, 5, 6, 3, 4
 STATES = {True: "CompleteCommit", False: "CompleteAbort"}
 
 
@@ -32,10 +32,13 @@ class Hand:
         self.producer_id, self.epoch = producer_id, epoch
         self.sequences: dict[TopicPartition, int] = {}
 
-    async def init(self, timeout_ms: int = 60_000) -> Hand:
+    async def init(self, timeout_ms: int = 60_000, *, two_phase: bool = False) -> Hand:
         async def step() -> None:
-            request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
-            answer = await (await self._coordinator()).request(request, version=5)
+            request = InitProducerIdRequest(
+                transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms, enable_2pc=two_phase
+            )
+            version = TWO_PHASE if two_phase else INIT
+            answer = await (await self._coordinator()).request(request, version=version)
             check(answer.error_code)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 

@@ -24,7 +24,12 @@ from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 
 # A partition that nobody checks with the coordinator is how transactions come to hang.
-SETTINGS = {"transaction.partition.verification.enable": "false", "transaction.state.log.num.partitions": "2"}
+SETTINGS = {
+    "transaction.partition.verification.enable": "false",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.two.phase.commit.enable": "true",
+}
+ON_APACHE = bool(os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE"))
 STRANGER, LONG_AGO_MS = 777_000, 1_700_000_000_000
 
 
@@ -44,8 +49,7 @@ async def _prepare(address: str) -> None:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("transaction-verbs") / "data"
-    on_apache = os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE")
-    server: Server = kafka.Apache(directory, settings=SETTINGS) if on_apache else Node(directory, settings=SETTINGS)
+    server: Server = kafka.Apache(directory, settings=SETTINGS) if ON_APACHE else Node(directory, settings=SETTINGS)
     try:
         address = server.start().address
         asyncio.run(_prepare(address))
@@ -143,6 +147,22 @@ def test_a_live_one_is_aborted(address: str) -> None:
 )
 def test_mistakes(address: str, words: str) -> None:
     assert said(address, words, code=2)
+
+
+@pytest.mark.skipif(ON_APACHE, reason="Apache Kafka has no two-phase commit")
+def test_one_that_waits_for_an_outside_coordinator(address: str) -> None:
+    """It has no timeout and does not hang, however long it is open."""
+
+    async def prepare() -> None:
+        async with Cluster(address) as cluster:
+            hand = await Hand(cluster, "prepared").init(two_phase=True)
+            await hand.write("orders", 0, timestamp=LONG_AGO_MS)
+
+    asyncio.run(prepare())
+    (described,) = as_json(address, "describe prepared")
+    assert (described["state"], described["two_phase"]) == ("Ongoing", True)
+    assert "no timeout, an outside coordinator ends it" in said(address, "describe prepared")
+    assert described["producer_id"] not in [each["producer_id"] for each in as_json(address, "find-hanging")]
 
 
 def test_spans() -> None:
