@@ -185,15 +185,15 @@ producer.id.expiration.check.interval.ms                    int     600000    >=
     How often that is checked.
 transaction.max.timeout.ms                                  int     900000    >=1
     The longest transaction timeout a producer may ask for.
-transaction.partition.verification.enable                   boolean true      -   cluster inert
+transaction.partition.verification.enable                   boolean true      -   cluster
     Whether a write is refused unless its transaction knows the partition.
 transaction.two.phase.commit.enable                         boolean false     -
     Whether transactions may stay prepared for an outside coordinator.
-transaction.abort.timed.out.transaction.cleanup.interval.ms int     10000     >=1 inert
+transaction.abort.timed.out.transaction.cleanup.interval.ms int     10000     >=1
     How often overdue transactions are aborted.
-transaction.remove.expired.transaction.cleanup.interval.ms  int     3600000   >=1 inert
+transaction.remove.expired.transaction.cleanup.interval.ms  int     3600000   >=1
     How often expired transactional ids are removed.
-transactional.id.expiration.ms                              int     604800000 >=1 inert
+transactional.id.expiration.ms                              int     604800000 >=1
     An unused transactional id is forgotten after this.
 transaction.state.log.num.partitions                        int     50        >=1
     Partitions of the transactions topic.
@@ -205,8 +205,8 @@ transaction.state.log.segment.bytes                         int     104857600 >=
     Segment size of it.
 transaction.state.log.load.buffer.size                      int     5242880   >=1 inert
     Bytes read at a time when transactions are loaded.
-add.partitions.to.txn.retry.backoff.ms                      int     20        >=1 inert
+add.partitions.to.txn.retry.backoff.ms                      int     20        >=1
     Pause before a busy transaction is asked again on a producer's behalf.
-add.partitions.to.txn.retry.backoff.max.ms                  int     100       >=0 inert
+add.partitions.to.txn.retry.backoff.max.ms                  int     100       >=0
     How long that goes on.
 """

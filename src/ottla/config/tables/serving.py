@@ -56,8 +56,8 @@ queued.max.requests                       int    500        >=1 inert
     Requests that may wait for a handler thread; we bound what is in flight per connection instead.
 queued.max.request.bytes                  long   -1         -   inert
     Bytes of waiting requests, all connections together; -1 is unbounded.
-request.timeout.ms                        int    30000      -   inert
-    How long this node waits for the answer of another node.
+request.timeout.ms                        int    30000      -
+    How long this node waits for the answer of another node, or for records of its own to be safe.
 socket.connection.setup.timeout.ms        long   10000      -   inert
     How long connecting to another node may take at first.
 socket.connection.setup.timeout.max.ms    long   30000      -   inert
