@@ -119,6 +119,8 @@ async def ask(node: Node, entrant: Entrant, verdicts: dict[Place, Verdict]) -> N
 
 async def _ask(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> dict[Place, Error]:
     transactional_id, producer_id, epoch, manner = entrant
+    if not transactional_id:
+        return dict.fromkeys(places, Error.INVALID_REQUEST)
     question = adding.Admission(transactional_id, producer_id, epoch, places, verify_only=manner is not Manner.ADDS)
     try:
         return await node.transactions.ask(transactional_id, adding.admit, question)

@@ -3,7 +3,8 @@
 OffsetCommit versions: 2-4 may say how long to keep an offset, 6 leader epochs (KIP-320), 7 static members (KIP-345), 8
 flexible, 9 members of consumer groups (KIP-848), 10 topic ids (KIP-516). OffsetFetch: 2 all topics and an error for the whole
 group, 5 leader epochs, 6 flexible, 7 stable offsets (KIP-447), 8 many groups (KIP-709), 9 members of consumer groups, 10
-topic ids.
+topic ids. TxnOffsetCommit: 2 leader epochs, 3 members (KIP-447), 4 TRANSACTION_ABORTABLE, 5 the partition of the group comes
+into the transaction by itself (KIP-890).
 
 Partitions that do not exist are refused here, each for itself, and before anybody asks whether the group does: a commit
 that names nothing else never reaches the coordinator.
@@ -11,14 +12,19 @@ that names nothing else never reaches the coordinator.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from ottla.coordination import commits
 from ottla.coordination.checks import check_named
 from ottla.coordination.commits import Wanted, WantedTopic, not_told
 from ottla.metadata.image import Image
+from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.server.context import Context
+from ottla.server.coordinators import partition_of
 from ottla.server.dispatch import serves
+from ottla.server.shard import ProducerKey, told
+from ottla.server.verifying import Entrant, Manner, admit
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import (
     OffsetCommitRequest,
@@ -28,11 +34,15 @@ from ottla.wire.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from ottla.wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.wire.schema import ZERO_UUID
 
 IDS_SINCE = 10
 MANY_GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
+# Of TxnOffsetCommit: older producers end on COORDINATOR_LOAD_IN_PROGRESS; what they know about transactions.
+LOADING_SINCE, ABORTS_SINCE, ADDS_SINCE = 2, 4, 5
+NO_SEQUENCE = -1
 
 # --- OffsetCommit
 
@@ -89,6 +99,66 @@ def _joined(refused: list[Any], answered: list[Any], named_by: str) -> list[Any]
         if known is not topic:
             known.partitions += topic.partitions
     return list(topics.values())
+
+
+# --- TxnOffsetCommit
+
+Holding = TxnOffsetCommitRequest.Topic
+Held = TxnOffsetCommitResponse.Topic
+
+
+@serves(TxnOffsetCommitRequest, versions="0-5")
+async def txn_offset_commit(request: TxnOffsetCommitRequest, ctx: Context) -> TxnOffsetCommitResponse:
+    request.topics, refused = _existing_to_hold(request.topics, ctx.image)
+    answer = await _hold(request, ctx) if request.topics else TxnOffsetCommitResponse()
+    if refused:
+        answer.topics = _joined(refused, answer.topics, "name")
+    return answer
+
+
+def _existing_to_hold(asked: list[Holding], image: Image) -> tuple[list[Holding], list[Held]]:
+    existing, refused = [], []
+    for topic in asked:
+        known = image.topic(topic.name)
+        indexes: Container[int] = () if known is None else known.partitions
+        there = [p for p in topic.partitions if p.partition_index in indexes]
+        missing = [p for p in topic.partitions if p.partition_index not in indexes]
+        if missing or known is None:
+            refused.append(_not_held(topic.name, Error.UNKNOWN_TOPIC_OR_PARTITION, missing))
+        if there:
+            existing.append(Holding(name=topic.name, partitions=there))
+    return existing, refused
+
+
+def _not_held(topic: str, error: Error, partitions: list[Holding.Partition]) -> Held:
+    told = [Held.Partition(partition_index=p.partition_index, error_code=error.code) for p in partitions]
+    return Held(name=topic, partitions=told)
+
+
+async def _hold(request: TxnOffsetCommitRequest, ctx: Context) -> TxnOffsetCommitResponse:
+    try:
+        check_named(request.group_id)
+        producer = await _admitted(request, ctx)
+        return await ctx.groups.decide(request.group_id, commits.commit_in_transaction, request, ctx, producer)
+    except KafkaError as error:
+        why = error.error
+    if why is Error.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < LOADING_SINCE:
+        why = Error.COORDINATOR_NOT_AVAILABLE
+    return TxnOffsetCommitResponse(topics=[_not_held(t.name, why, t.partitions) for t in request.topics])
+
+
+async def _admitted(request: TxnOffsetCommitRequest, ctx: Context) -> ProducerKey:
+    """The transaction must have a coordinator that knows of it, or nobody would ever end it."""
+    topic = ctx.image.topic(CONSUMER_OFFSETS)
+    if topic is None:
+        raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE)
+    place = CONSUMER_OFFSETS, partition_of(request.group_id, len(topic.partitions))
+    manner = Manner.ADDS if ctx.version >= ADDS_SINCE else Manner(ctx.version >= ABORTS_SINCE)
+    entrant = Entrant(request.transactional_id, request.producer_id, request.producer_epoch, manner)
+    verdict = (await admit(ctx.node, entrant, {place: NO_SEQUENCE}))[place]
+    if isinstance(verdict, KafkaError):
+        raise told(verdict)
+    return ProducerKey(request.producer_id, request.producer_epoch, verdict)
 
 
 # --- OffsetFetch
