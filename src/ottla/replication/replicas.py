@@ -224,7 +224,7 @@ class Replicas:
             await self._directories.delete(partition.log)
 
     def _count_looking_inside(self) -> None:
-        """While no topic makes us look into batches, Produce need not ask any of them. Clients do not write to internal ones."""
+        """While no topic of clients makes us look into batches, Produce need not ask any of them."""
         self.looking_inside = sum(hosted.looks_inside and not hosted.internal for hosted in self.by_id.values())
 
     # --- moving a log's start
