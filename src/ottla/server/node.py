@@ -26,7 +26,7 @@ from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Places, Replicas
 from ottla.server import limits
-from ottla.server.coordinators import group_coordinators
+from ottla.server.coordinators import group_coordinators, transaction_coordinators
 from ottla.server.dispatch import HANDLERS
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
@@ -41,6 +41,7 @@ from ottla.server.handlers import (
     group_admin,
     groups,
     log_dirs,
+    markers,
     membership,
     metadata,
     offsets,
@@ -53,6 +54,7 @@ from ottla.server.handlers import (
 )
 from ottla.server.limits import Limits
 from ottla.server.listener import Connection, Listener
+from ottla.server.markers import Markers
 from ottla.server.measures import NodeMetrics
 from ottla.server.quorum import Quorum
 from ottla.server.quotas import Quotas
@@ -66,12 +68,16 @@ from ottla.world import World
 
 log = logging.getLogger("ottla.node")
 
+# So much later than its timeout a transaction may be aborted without being called late.
+LATE_MS = 5 * 60 * 1000
+
 # Importing a family of handlers enters it into the table that everybody reads.
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
     *(finding, groups, commits, group_admin),
+    *(markers,),
 )
 
 
@@ -108,6 +114,8 @@ class Node:
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.groups = group_coordinators(self)
+        self.markers = Markers(self)
+        self.transactions = transaction_coordinators(self)
         self.upkeep = Upkeep(self)
         self.listeners: list[Listener] = []
         self.failed: asyncio.Future[BaseException] = self.loop.create_future()
@@ -191,6 +199,7 @@ class Node:
         self.is_ready = False
         for listener in self.listeners:
             listener.stop_accepting()
+        self.transactions.stop()
         self.groups.stop()
         await self.upkeep.stop()
         await self.replicas.moves.stop_all()
@@ -222,6 +231,7 @@ class Node:
         if places := await self.replicas.apply(new, delta):
             self._tell_places(places)
         self.groups.follow(old, new, delta)
+        self.transactions.follow(old, new, delta)
 
     def _tell_places(self, places: Places) -> None:
         """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""
@@ -297,6 +307,13 @@ class Node:
         )
         measures.offline.read = lambda: self._count_assigned(lambda p: p.leader < 0)
         measures.producer_ids.read = lambda: sum(len(p.log.producers.entries) for p in replicas.all())
+        measures.late_transactions.read = count(lambda p: is_led(p) and self._is_late(p))
+
+    def _is_late(self, partition: Partition) -> bool:
+        """A transaction is open that its coordinator should have aborted long ago: perhaps it knows nothing of it."""
+        longest_ms = self.config["transaction.max.timeout.ms"] + LATE_MS
+        last_ms = partition.log.producers.last_sign_of_oldest()
+        return last_ms > 0 and self.world.now_ms() - last_ms > longest_ms
 
     def _count_assigned(self, is_so: Callable[[Assignment], bool]) -> int:
         """Partitions of the cluster, wherever they are, of which something is so."""
