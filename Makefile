@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 JARS := tests/apache/jars/.complete
 SPARK := .venv-spark
 
-.PHONY: run test test-slow search lint bench fuzz format status matrix spark jars clean
+.PHONY: run test test-slow search lint bench fuzz format status matrix spark two-phase jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -46,6 +46,11 @@ matrix: $(VENV)/.test $(JARS)
 # Spark's Kafka connector against a node. It has an environment of its own: half a gigabyte that nothing else needs.
 spark: $(SPARK)/.installed tests/spark/jars/.complete
 	$(SPARK)/bin/python tests/spark/batch.py
+
+# One transaction over topics and a database, killed at every step. It needs PostgreSQL's server (Debian: postgresql).
+two-phase: $(VENV)/.test
+	$(PIP) 'psycopg[binary]'
+	$(BIN)/python -m pytest -ra tests/operations/test_two_phase_commit.py
 
 jars: $(JARS)
 
