@@ -107,11 +107,41 @@ class Producing(NamedTuple):
     records: int
     throughput: float  # records per second; below zero: as fast as possible
     payloads: Iterator[bytes]
+    transaction_ms: float | None = None  # a transaction is committed by the first record that comes so late in it
+
+
+class Transacting:
+    """Begins and commits transactions around the records, if there are to be any."""
+
+    def __init__(self, producer: Producer, duration_ms: float | None) -> None:
+        self.producer = producer
+        self.duration_ms = duration_ms
+        self._since_ms: float | None = None
+
+    async def init(self) -> None:
+        if self.duration_ms is not None:
+            await self.producer.init()
+
+    def before(self) -> None:
+        if self.duration_ms is not None and self._since_ms is None:
+            self.producer.begin()
+            self._since_ms = clock_ms()
+
+    async def after(self, now_ms: float) -> None:
+        if self.duration_ms is not None and self._since_ms is not None and now_ms - self._since_ms >= self.duration_ms:
+            await self.commit()
+
+    async def commit(self) -> None:
+        if self._since_ms is not None:
+            await self.producer.commit()
+            self._since_ms = None
 
 
 async def produce(producer: Producer, work: Producing, sinks: Callable[[int], list[Latencies]]) -> list[BaseException]:
     """Send all; `sinks` says who counts the record of that number. What failed is handed back, the rest is counted."""
     failures: list[BaseException] = []
+    transacting = Transacting(producer, work.transaction_ms)
+    await transacting.init()
     started = clock_ms()
 
     def acknowledged(since_ms: float, size: int, counting: list[Latencies], future: asyncio.Future[Sent]) -> None:
@@ -125,12 +155,15 @@ async def produce(producer: Producer, work: Producing, sinks: Callable[[int], li
 
     for number in range(work.records):
         payload = next(work.payloads)
+        transacting.before()
         since_ms, counting = clock_ms(), sinks(number)
         future = await producer.post(work.topic, payload)
         future.add_done_callback(partial(acknowledged, since_ms, len(payload), counting))
+        await transacting.after(since_ms)
         if number % TURN == 0:
             await asyncio.sleep(_pause(work.throughput, number, started))
-    await producer.flush()
+    await transacting.commit()
+    await producer.close()
     await asyncio.sleep(0)  # callbacks of the last batch run in the next turn
     return failures
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   ottla perf produce speed --records 100000 --size 100
   ottla perf produce speed --records 10000 --rate 1000 --acks 1 --codec lz4
-  ottla perf consume speed --records 100000
+  ottla perf produce speed --transaction-ms 100
+  ottla perf consume speed --records 100000 --read-committed
 
 Records are capital letters at random. Each run of `consume` reads from the beginning, in a group of its own."""
 
@@ -35,8 +36,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     produce.add_argument("-z", "--codec", choices=CODECS, default="none", help="how batches are compressed")
     produce.add_argument("--linger-ms", type=float, default=5, help="how long a batch waits for more (default 5)")
     produce.add_argument("--batch-bytes", type=int, default=16384, help="a batch is sent at this size (default 16384)")
+    produce.add_argument(
+        "--transaction-ms", type=float, help="write in transactions, and commit each after so many milliseconds"
+    )
     consume = _action(actions, "consume", "read records and time it", "ottla perf consume speed -n 100000")
     consume.add_argument("--timeout", type=float, default=10, help="give up after so many seconds without records")
+    consume.add_argument("--read-committed", action="store_true", help="leave out aborted and open transactions")
     consume.add_argument("--protocol", choices=("classic", "consumer"), default="classic", help="of the group")
 
 
@@ -52,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.records < 1 or (args.action == "produce" and args.size < 1):
         raise Mistake("--records and --size must be at least 1")
+    if args.action == "produce" and args.transaction_ms is not None and args.acks != "all":
+        raise Mistake("transactions need --acks all")
     return asyncio.run(_produce(args) if args.action == "produce" else _consume(args))
 
 
@@ -69,6 +76,9 @@ async def _produce(args: argparse.Namespace) -> int:
             linger_ms=args.linger_ms,
             batch_bytes=args.batch_bytes,
             idempotent=acks == -1,
+            transactional_id=None
+            if args.transaction_ms is None
+            else f"ottla-perf-{cluster.rng.randrange(1 << 32):08x}",
         )
         with bar("writing") as progress:
             latencies = Latencies(
@@ -76,7 +86,8 @@ async def _produce(args: argparse.Namespace) -> int:
                 REPORT_MS,
                 None if progress is None else lambda _window: progress(latencies.count, args.records),
             )
-            work = Producing(args.topic, args.records, args.rate, random_payloads(args.size))
+            payloads = random_payloads(args.size)
+            work = Producing(args.topic, args.records, args.rate, payloads, args.transaction_ms)
             failures = await produce(producer, work, lambda _number: [latencies])
     if failures:
         raise failures[0]
@@ -122,6 +133,7 @@ async def _consume(args: argparse.Namespace) -> int:
                 protocol=args.protocol,
                 auto_commit_ms=None,
                 reset=EARLIEST,
+                read_committed=args.read_committed,
                 on_assigned=joining.assigned,
                 on_revoked=joining.revoked,
             ) as consumer:

@@ -28,6 +28,7 @@ EXAMPLES = """examples:
   printf 'alice:1\\nbob:2\\n' | ottla produce clicks --key-separator :
   echo '{"key": "alice", "value": {"page": "/"}, "headers": {"source": "web"}}' | ottla produce clicks --json
   ottla consume clicks --from-beginning --no-follow | ottla produce copy --json --repartition
+  ottla produce orders --transactional-id import-7 < orders.txt
 
 With --json each line is an object with value and, if wanted, key, headers, partition, timestamp. Text is text, null is
 null (a null value is a tombstone), {"base64": "..."} stands for bytes, anything else is written as JSON."""
@@ -56,6 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-a", "--acks", choices=ACKS, default="all", help="who must have a record: nobody, leader, all")
     parser.add_argument("--linger-ms", type=float, default=5, help="how long a batch waits for more (default 5)")
     parser.add_argument("--batch-bytes", type=int, default=16384, help="a batch is sent at this size (default 16384)")
+    parser.add_argument(
+        "-t", "--transactional-id", metavar="ID", help="all lines in one transaction: none counts before the end"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 
 
@@ -69,6 +73,8 @@ async def _produce(args: argparse.Namespace) -> None:
 
     headers = tuple((name, value.encode()) for name, value in pairs(args.header, "--header").items())
     acks = ACKS[args.acks]
+    if args.transactional_id and acks != -1:
+        raise Mistake("a transaction needs --acks all")
     if sys.stdin.isatty() and not args.quiet:
         print("one record per line; Ctrl-D ends", file=sys.stderr)
     async with cluster_of(args) as cluster:
@@ -79,9 +85,16 @@ async def _produce(args: argparse.Namespace) -> None:
             linger_ms=args.linger_ms,
             batch_bytes=args.batch_bytes,
             idempotent=acks == -1,
+            transactional_id=args.transactional_id,
         )
+        if args.transactional_id:
+            await producer.init()
+            producer.begin()
         sent: asyncio.Queue[asyncio.Future[Sent] | None] = asyncio.Queue(UNDER_WAY_MAX)
-        await _both(_read(args, headers, producer, sent), _tell(args, sent))
+        try:
+            await _both(_read(args, headers, producer, sent), _tell(args, sent))
+        finally:
+            await producer.close()
 
 
 async def _both(reading: Any, telling: Any) -> None:
@@ -113,7 +126,7 @@ async def _read(
         await sent.put(
             await producer.post(args.topic, line.value, key, headers + line.headers, partition, line.timestamp)
         )
-    await producer.flush()
+    await (producer.commit() if args.transactional_id else producer.flush())
     await sent.put(None)
 
 

@@ -106,10 +106,13 @@ class Pending:
                 future.set_result(Sent(partition, offset, record.timestamp if appended_ms < 0 else appended_ms))
         self._settle()
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception, *, aloud: bool = True) -> None:
+        """Not `aloud`, nobody needs to ask: where nothing is lost by it, or another will tell."""
         for future in self.futures:
             if not future.done():
                 future.set_exception(error)
+                if not aloud:
+                    future.exception()
         self._settle()
 
     def _settle(self) -> None:

@@ -194,13 +194,12 @@ class Sender:
         """Find out who leads the partition."""
         try:
             await self.cluster.leader(lane.where)
-        except (KafkaError, OSError) as error:
+        except Exception as error:
             self._hold(lane, error)
-        finally:
-            lane.seeking = False
-            self.wake(lane)
+        lane.seeking = False
+        self.wake(lane)
 
-    def _hold(self, lane: Lane, error: KafkaError | OSError) -> None:
+    def _hold(self, lane: Lane, error: Exception) -> None:
         """The next batch cannot leave: later perhaps, or never."""
         if not lane.queue:
             return
@@ -222,14 +221,13 @@ class Sender:
     async def _identify(self) -> None:
         try:
             self.identity = await self._name()
-        except (KafkaError, OSError) as error:
+        except Exception as error:
             for lane in self._naming:
                 if lane.queue:
                     self._give_up(lane, lane.queue.popleft(), error)
-        finally:
-            waiting, self._naming = self._naming, {}
-            for lane in waiting:
-                self.wake(lane)
+        waiting, self._naming = self._naming, {}
+        for lane in waiting:
+            self.wake(lane)
 
     # There and back.
 
@@ -360,7 +358,7 @@ class Sender:
             self.identity = None
 
     def _refuse(self, batch: Pending, error: Exception) -> None:
-        batch.refuse(error)
+        batch.refuse(error, aloud=self.gate is None)  # of a transaction, `commit` tells
         self.on_settled(batch.size)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -73,6 +73,7 @@ def producer_options(settings: Mapping[str, str]) -> dict[str, Any]:
         "batch_bytes": max(1, number(settings, "batch.size", 16384)),
         "delivery_s": number(settings, "delivery.timeout.ms", 120_000) / 1000,
         "idempotent": _idempotent(settings, acks),
+        "flying_max": _flying_max(settings),
     }
     if settings.get("partitioner.class", "").endswith("RoundRobinPartitioner"):
         from ottla.client.partitioning import RoundRobin
@@ -81,6 +82,16 @@ def producer_options(settings: Mapping[str, str]) -> dict[str, Any]:
     elif boolean(settings, "partitioner.ignore.keys", False):
         options["partitioner"] = lambda _topic, _key, _count: None
     return options
+
+
+def transactional_options(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Those that make transactions of it, if there is a transactional id."""
+    name = settings.get("transactional.id")
+    if not name:
+        return {}
+    if not boolean(settings, "enable.idempotence", True):
+        raise Failed(f"{CONFIG_EXCEPTION}: Cannot set a transactional.id without also enabling idempotence.")
+    return {"transactional_id": name, "transaction_timeout_ms": number(settings, "transaction.timeout.ms", 60_000)}
 
 
 def _idempotent(settings: Mapping[str, str], acks: int) -> bool:
@@ -93,6 +104,13 @@ def _idempotent(settings: Mapping[str, str], acks: int) -> bool:
         )
         raise Failed(f"{CONFIG_EXCEPTION}: {need}")
     return wanted and acks == -1
+
+
+def _flying_max(settings: Mapping[str, str]) -> int | None:
+    """Java's client counts requests of a connection, ours batches of a partition."""
+    if "max.in.flight.requests.per.connection" not in settings:
+        return None
+    return max(1, number(settings, "max.in.flight.requests.per.connection", 5))
 
 
 def consumer_options(settings: Mapping[str, str]) -> dict[str, Any]:

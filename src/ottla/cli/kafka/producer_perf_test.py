@@ -21,6 +21,7 @@ PROPERTIES = (
     "--command-config or --producer.config."
 )
 EXAMPLE = "Example: --command-property linger.ms=10 batch.size=32768"
+TRANSACTION_MS = 3000
 ABOUT = (
     "This tool is used to verify the producer performance. To enable transactions, you can specify a transactional id or set "
     "a transaction duration using --transaction-duration-ms. There are three ways to specify the transactional id: set "
@@ -185,11 +186,27 @@ def _settings(args: argparse.Namespace) -> dict[str, str]:
         settings[name] = value
     if args.bootstrap_server:
         settings["bootstrap.servers"] = args.bootstrap_server
-    if args.transactional_id or args.transaction_duration_ms or "transactional.id" in settings:
-        raise Failed("transactions are not measured by this tool")
+    if args.transactional_id:
+        settings["transactional.id"] = args.transactional_id
+    elif args.transaction_duration_ms and not settings.get("transactional.id"):
+        settings["transactional.id"] = f"performance-producer-{_any_uuid()}"
     if not settings.get("bootstrap.servers"):
         raise Failed("No bootstrap urls given in bootstrap.servers")
     return settings
+
+
+def _any_uuid() -> str:
+    import base64
+    import random
+
+    return base64.urlsafe_b64encode(random.SystemRandom().randbytes(16)).decode().rstrip("=")
+
+
+def _transaction_ms(args: argparse.Namespace, settings: dict[str, str]) -> int | None:
+    """How long each transaction lasts; None without any."""
+    if not settings.get("transactional.id"):
+        return None
+    return args.transaction_duration_ms or TRANSACTION_MS
 
 
 def _payloads(args: argparse.Namespace) -> Iterator[bytes]:
@@ -231,7 +248,7 @@ def _measure(parser: Command, args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace, settings: dict[str, str], payloads: Iterator[bytes]) -> None:
-    from ottla.cli.kafka.client_settings import producer_options
+    from ottla.cli.kafka.client_settings import producer_options, transactional_options
     from ottla.cli.kafka.connecting import cluster_of
     from ottla.cli.measuring import Latencies, Producing, produce
     from ottla.client.producer import Producer
@@ -240,7 +257,7 @@ async def _run(args: argparse.Namespace, settings: dict[str, str], payloads: Ite
     if warmup:
         print(f"Warmup first {warmup} records. Steady state results will print after the complete test summary.")
     async with cluster_of(settings["bootstrap.servers"], settings) as cluster:
-        producer = Producer(cluster, **producer_options(settings))
+        producer = Producer(cluster, **producer_options(settings), **transactional_options(settings))
         everything = Latencies(args.num_records, args.reporting_interval, _print_window)
         steady: list[Latencies] = []
 
@@ -250,7 +267,8 @@ async def _run(args: argparse.Namespace, settings: dict[str, str], payloads: Ite
                 steady.append(Latencies(args.num_records - warmup, args.reporting_interval, _print_window))
             return [everything, *steady]
 
-        work = Producing(args.topic, args.num_records, args.throughput, payloads)
+        transaction_ms = _transaction_ms(args, settings)
+        work = Producing(args.topic, args.num_records, args.throughput, payloads, transaction_ms)
         failures = await produce(producer, work, sinks)
     for failure in failures:
         print(failure, file=sys.stderr)

@@ -1,0 +1,247 @@
+"""Several batches of a partition under way at once, seen from between client and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.client.admin import Admin
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from ottla.client.connection import Lost
+from ottla.client.consumer import Consumer
+from ottla.client.producer import Producer, Sent
+from ottla.client.sending import FLYING_MAX
+from ottla.wire.errors import Error, KafkaError
+
+NUMBERS = itertools.count()
+PRODUCE = 0
+LIMIT_S = 60
+
+
+class Between:
+    """A proxy that lets requests through, counts Produces, and holds their answers back while it is shut."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.produces = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.counted = asyncio.Condition()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> tuple[str, int]:
+        self.server = await asyncio.start_server(self.relay, "127.0.0.1", 0)
+        host, port = self.server.sockets[0].getsockname()
+        return host, port
+
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(*self.target)
+        self._writers += [writer, to_broker]
+        asked: deque[int] = deque()
+        up = asyncio.ensure_future(self.copy(reader, to_broker, asked))
+        try:
+            while True:
+                frame = await read_frame(from_broker)
+                if asked.popleft() == PRODUCE:
+                    await self.open.wait()
+                writer.write(frame)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            up.cancel()
+            writer.close()
+            to_broker.close()
+
+    async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: deque[int]) -> None:
+        try:
+            while True:
+                frame = await read_frame(reader)
+                writer.write(frame)
+                asked.append(struct.unpack(">h", frame[4:6])[0])
+                if asked[-1] == PRODUCE:
+                    async with self.counted:
+                        self.produces += 1
+                        self.counted.notify_all()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def seen(self, count: int) -> None:
+        async with self.counted:
+            await self.counted.wait_for(lambda: self.produces >= count)
+
+    def cut(self) -> None:
+        """End every connection; what the broker has answered by then is lost."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        self.open.set()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    size = await reader.readexactly(4)
+    return size + await reader.readexactly(struct.unpack(">i", size)[0])
+
+
+class Behind(Cluster):
+    """A cluster all of whose brokers are reached through one proxy."""
+
+    proxy: tuple[str, int]
+
+    async def metadata(self, *args: Any, **options: Any) -> Any:
+        response = await super().metadata(*args, **options)
+        self.brokers = dict.fromkeys(self.brokers, self.proxy)
+        return response
+
+
+def run(broker: str, act: Callable[[Cluster, Cluster, Between, str], Awaitable[None]], partitions: int = 1) -> None:
+    """`act` gets the cluster, the same behind a proxy, the proxy, and a new topic."""
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT_S), Cluster(broker, budget_s=15) as cluster:
+            topic = f"sending-{os.getpid()}-{next(NUMBERS)}"
+            await Admin(cluster).create_topic(topic, partitions=partitions)
+            await cluster.partition_count(topic)
+            between = Between(next(iter(cluster.brokers.values())))
+            behind = Behind(broker, budget_s=15)
+            behind.proxy = await between.start()
+            try:
+                await act(cluster, behind, between, topic)
+            finally:
+                between.cut()
+                behind.close()
+                between.server.close()
+
+    asyncio.run(main())
+
+
+async def written(cluster: Cluster, topic: str) -> list[list[bytes]]:
+    """The values of each partition."""
+    places = [TopicPartition(topic, partition) for partition in range(await cluster.partition_count(topic))]
+    ends = await cluster.list_offsets(dict.fromkeys(places, LATEST))
+    limits = {where: offset.offset for where, offset in ends.items()}
+    found: list[list[bytes]] = [[] for _ in places]
+    async for record in Consumer(cluster, dict.fromkeys(places, EARLIEST), ends=limits):
+        found[record.partition].append(record.value or b"")
+    return found
+
+
+def test_five_batches_of_a_partition_are_under_way(broker):
+    """PRD-14: not one for each round trip, and no more than a leader remembers; the first of all flies alone."""
+
+    async def act(cluster: Cluster, behind: Cluster, between: Between, topic: str) -> None:
+        async with Producer(behind, linger_ms=0, batch_bytes=1) as producer:
+            between.open.clear()
+            posted = [await producer.post(topic, b"%d" % i) for i in range(30)]
+            await between.seen(1)
+            assert len(producer._sender.lane(TopicPartition(topic, 0)).flying) == 1
+            between.open.set()
+            await posted[0]
+            between.open.clear()
+            lane = producer._sender.lane(TopicPartition(topic, 0))
+            while len(lane.flying) < FLYING_MAX:
+                await asyncio.sleep(0)
+            answered = sum(future.done() for future in posted)
+            await between.seen(answered + FLYING_MAX)
+            between.open.set()
+            assert [(await future).offset for future in posted] == list(range(30))
+        assert await written(cluster, topic) == [[b"%d" % i for i in range(30)]]
+
+    run(broker, act)
+
+
+def test_partitions_of_a_broker_share_requests(broker):
+    """PRD-12: forty partitions, one request."""
+
+    async def act(cluster: Cluster, _behind: Cluster, _between: Between, topic: str) -> None:
+        async with Producer(cluster, linger_ms=20) as producer:
+            await producer.send(topic, value=b"first", partition=0)
+            before = producer.requests
+            for partition in range(40):
+                await producer.post(topic, b"v", partition=partition)
+        assert producer.requests - before <= 3
+        assert [len(values) for values in await written(cluster, topic)] == [2] + [1] * 39
+
+    run(broker, act, partitions=40)
+
+
+def test_all_that_fly_are_lost_at_once(broker):
+    """IDM-01: their answers are cut off; sent again they are neither doubled nor out of order."""
+
+    async def act(cluster: Cluster, behind: Cluster, between: Between, topic: str) -> None:
+        async with Producer(behind, linger_ms=0, batch_bytes=1) as producer:
+            await producer.send(topic, value=b"0")
+            for turn in range(3):
+                between.open.clear()
+                posted = [await producer.post(topic, b"%d" % (1 + 8 * turn + i)) for i in range(8)]
+                await between.seen(between.produces + FLYING_MAX)
+                between.cut()
+                for future in posted:
+                    await future
+        assert await written(cluster, topic) == [[b"%d" % i for i in range(25)]]
+
+    run(broker, act)
+
+
+def test_what_flies_behind_a_refused_batch_is_written_all_the_same(broker):
+    """Its numbers follow those of the refused one: the leader refuses them too, and they get others."""
+
+    async def act(cluster: Cluster, behind: Cluster, between: Between, topic: str) -> None:
+        await Admin(cluster).alter_configs(topic, put={"max.message.bytes": "2000"})
+        async with Producer(behind, linger_ms=0, batch_bytes=1) as producer:
+            await producer.send(topic, value=b"first")
+            identity = producer._sender.identity
+            values = [b"a", bytes(5000), b"b", b"c", bytes(5000), b"d"]
+            posted = [await producer.post(topic, value) for value in values]
+            results = await asyncio.gather(*posted, return_exceptions=True)
+            assert producer._sender.identity == identity
+        refused = [result.error for result in results if isinstance(result, KafkaError)]
+        assert refused == [Error.MESSAGE_TOO_LARGE, Error.MESSAGE_TOO_LARGE]
+        assert [result[1] for result in results if isinstance(result, tuple)] == [1, 2, 3, 4]
+        assert await written(cluster, topic) == [[b"first", b"a", b"b", b"c", b"d"]]
+
+    run(broker, act)
+
+
+def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker):
+    """What flew behind it is known to the leader.
+
+    Whatever follows comes under another name, and nothing is written twice or taken for something else.
+    """
+
+    async def act(cluster: Cluster, behind: Cluster, between: Between, topic: str) -> None:
+        async with Producer(behind, linger_ms=0, batch_bytes=1) as producer:
+            await producer.send(topic, value=b"first")
+            identity = producer._sender.identity
+            between.open.clear()
+            posted = [await producer.post(topic, value) for value in (bytes(3000), b"a", b"b")]
+            await between.seen(between.produces + 1)
+            while len(producer._sender.lane(TopicPartition(topic, 0)).flying) < 3:
+                await asyncio.sleep(0)
+            while len((await written(cluster, topic))[0]) < 4:
+                await asyncio.sleep(0.01)
+            await Admin(cluster).alter_configs(topic, put={"max.message.bytes": "2000"})
+            between.cut()
+            results = await asyncio.gather(*posted, return_exceptions=True)
+            after = await producer.send(topic, value=b"after")
+            assert producer._sender.identity != identity
+        assert [type(result) for result in results] == [Lost, Sent, Sent]
+        assert after.offset == 4
+        assert await written(cluster, topic) == [[b"first", bytes(3000), b"a", b"b", b"after"]]
+
+    run(broker, act)
+
+
+@pytest.mark.parametrize("flying_max", [0, 6])
+def test_no_more_than_a_leader_remembers(flying_max):
+    if flying_max:
+        with pytest.raises(ValueError, match="1 to 5"):
+            Producer(Cluster("localhost:1"), flying_max=flying_max)
+    else:
+        assert Producer(Cluster("localhost:1"), idempotent=False, acks=1)._sender.manner.flying_max == 1
