@@ -51,6 +51,7 @@ from ottla.server.handlers import (
     reassignments,
     settings,
     topics,
+    transactions,
 )
 from ottla.server.limits import Limits
 from ottla.server.listener import Connection, Listener
@@ -77,7 +78,7 @@ FAMILIES = (
     *(quotas, credentials),
     *(elections, features, membership, reassignments),
     *(finding, groups, commits, group_admin),
-    *(markers,),
+    *(transactions, markers),
 )
 
 

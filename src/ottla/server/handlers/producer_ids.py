@@ -1,16 +1,19 @@
-"""InitProducerId: the id with which an idempotent producer numbers its batches. DescribeProducers: those a log remembers.
+"""InitProducerId: the id with which a producer numbers its batches. DescribeProducers: those a log remembers.
 
-InitProducerId versions: 3 may bring the current id along (KIP-360), which means something only together with a
-transactional id. No transactions are coordinated here yet: a transactional id gets the answer of a broker that is not its
-coordinator.
+InitProducerId versions: 3 may bring the current id along (KIP-360), 4 knows PRODUCER_FENCED, 6 two-phase commit (KIP-939).
+With a transactional id it goes to the coordinator of that id; without one it is answered by any broker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
+from ottla.coordination.transactions import init
 from ottla.log.producers import Producer
 from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.handlers.transactions import with_producer_id
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
     DescribeProducersRequest,
@@ -19,26 +22,26 @@ from ottla.wire.messages.transactions import (
     InitProducerIdResponse,
 )
 
-NONE = -1
-
 
 @serves(InitProducerIdRequest, versions="0-5", newest_needs="transaction.two.phase.commit.enable")
 async def init_producer_id(request: InitProducerIdRequest, ctx: Context) -> InitProducerIdResponse:
     try:
-        _check(request, ctx.node.config["transaction.max.timeout.ms"])
-        return InitProducerIdResponse(producer_id=await ctx.node.quorum.producer_id(), producer_epoch=0)
+        init.check(request, ctx.node.config)
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=await ctx.node.quorum.producer_id(), producer_epoch=0)
+        return await _init_transactions(request, request.transactional_id, ctx)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_id=NONE, producer_epoch=NONE)
+        return init.refused(error.error, ctx.version)
 
 
-def _check(request: InitProducerIdRequest, timeout_max_ms: int) -> None:
-    if (request.producer_id == NONE) != (request.producer_epoch == NONE) or request.transactional_id == "":
-        raise KafkaError(Error.INVALID_REQUEST)
-    if request.transactional_id is None:
-        return
-    if not 0 < request.transaction_timeout_ms <= timeout_max_ms:
-        raise KafkaError(Error.INVALID_TRANSACTION_TIMEOUT)
-    raise KafkaError(Error.NOT_COORDINATOR)
+async def _init_transactions(
+    request: InitProducerIdRequest, transactional_id: str, ctx: Context
+) -> InitProducerIdResponse:
+    def ask(fresh: int | None) -> Awaitable[InitProducerIdResponse]:
+        wanted = init.Initiating(request, fresh)
+        return ctx.transactions.decide(transactional_id, init.init_producer_id, wanted, ctx)
+
+    return await with_producer_id(ask, ctx)
 
 
 Described = DescribeProducersResponse.Topic
