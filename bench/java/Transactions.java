@@ -4,13 +4,14 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Transactions through Kafka's own clients, which speak the second generation where the broker does.
+ * Transactions through Kafka's own clients, which speak the second generation: partitions are added by being used.
  *
  *   Transactions rate  BOOTSTRAP TOPIC WARM SECONDS PARTITIONS PRODUCERS RECORDS   how many are committed
  *   Transactions delay BOOTSTRAP TOPIC WARM SECONDS                                how much later read_committed has a record
@@ -35,6 +36,14 @@ public class Transactions {
         var made = new Properties();
         made.put("bootstrap.servers", bootstrap);
         return made;
+    }
+
+    /** With a broker that does not offer it, the clients would fall back to the first without a word. */
+    static void mustSpeakGeneration2() throws Exception {
+        try (var admin = Admin.create(settings())) {
+            var found = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
+            if (found == null || found.maxVersionLevel() < 2) throw new CannotMeasure("transaction.version is " + found + ", not 2");
+        }
     }
 
     /** A commit flushes first, so what is sent in one transaction makes one batch for each partition. */
@@ -280,6 +289,7 @@ public class Transactions {
             warmSeconds = Double.parseDouble(args[3]);
             seconds = Double.parseDouble(args[4]);
             partitions = args.length > 5 ? Integer.parseInt(args[5]) : 1;
+            mustSpeakGeneration2();
             if (args[0].equals("rate")) rate(Integer.parseInt(args[6]), Integer.parseInt(args[7]));
             else if (args[0].equals("delay")) delay();
             else loop(args[6], Integer.parseInt(args[7]));
