@@ -150,12 +150,12 @@ class Appending:
         "client_id",
         "connection",
         "failed",
+        "generation",
         "now_ms",
         "prepared",
         "replicas",
         "unusual",
         "verdicts",
-        "version",
         "waits",
     )
 
@@ -163,8 +163,9 @@ class Appending:
         self.acks = acks
         self.prepared = prepared
         self.verdicts = verdicts
-        self.careful = verdicts is not None or bool(prepared)
-        self.version = ctx.version
+        self.careful: object = prepared
+        if verdicts is not None:
+            self.careful, self.generation = True, 2 if ctx.version >= GENERATION_2_SINCE else 1
         self.by_id = ctx.version >= 13
         self.client_id = ctx.client_id
         self.connection = ctx.connection
@@ -231,7 +232,7 @@ class Appending:
             raise batch
         assert batch is not None
         owner, is_prepared = (answer if self.acks else self), id(part) in self.prepared
-        generation = 2 if self.version >= GENERATION_2_SINCE else 1
+        generation = self.generation if self.verdicts else 0
         return partition.append(memoryview(batch), self.now_ms, CLIENT, owner, is_prepared, generation, verdict)
 
     def _why_missing(self, topic: ProduceRequest.Topic, hosted: Hosted | None, index: int) -> KafkaError:
