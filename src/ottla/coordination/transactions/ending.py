@@ -215,12 +215,11 @@ def _end(state: Transactions, outcome: Transaction, moment: Moment) -> Decision[
     before = state.by_id[outcome.transactional_id]
     if outcome.client_version >= BUMPS_EVERY_END:
         state.last_epochs[outcome.transactional_id] = before.identity.epoch
-    complete = completed(outcome, moment)
-    decision = Decision(_told(complete.identity), [to_record(outcome)])
+    decision = Decision(_told(outcome.identity), [to_record(outcome)])
     if outcome.partitions:
         decision.orders = [outcome.marking()]
     else:
-        decision.records.append(to_record(complete))
+        decision.records.append(to_record(completed(outcome, moment)))
         ended(state, outcome.transactional_id, moment)
     return decision
 

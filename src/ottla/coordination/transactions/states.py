@@ -23,7 +23,6 @@ nothing but end the transaction that its earlier self left behind at `producer_i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,8 +106,7 @@ class Waiting(NamedTuple):
     busy: object  # what it is told if the end does not come
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A transactional id as its last record left it."""
 
     transactional_id: str
@@ -144,7 +142,7 @@ class Transaction:
         """The same id in its next state."""
         assert self.state in BEFORE[state], f"{self.transactional_id}: {self.state.name} -> {state.name}"
         changes = {"previous_producer_id": self.producer_id, "updated_ms": moment.wall_ms, **changes}
-        return replace(self, state=state, **changes)  # type: ignore[arg-type]
+        return self._replace(state=state, **changes)  # type: ignore[arg-type]
 
     def marking(self) -> Marking:
         assert self.state in ENDING

@@ -38,9 +38,9 @@ def wait_for_end(
 
 
 def ended(state: Transactions, transactional_id: str, moment: Moment) -> None:
-    """Whoever waits gets its turn when this decision was carried out."""
+    """Whoever waits gets its turn when this decision was carried out: at once, so the alarm is overdue from the start."""
     if transactional_id in state.waiting:
-        state.timers.set(_wake(transactional_id), moment.elapsed_ms)
+        state.timers.set(_wake(transactional_id), moment.elapsed_ms - 1)
 
 
 def _wake(transactional_id: str) -> Alarm:
