@@ -188,9 +188,9 @@ class Transactions:
             raise ValueError("only a producer with two_phase_commit=True can keep what was prepared")
         self._expect(State.NEW)
         self._prepared = await self._ask_coordinator(lambda: self._init(NOBODY, keep_prepared))
+        self.generation = self._spoken()
         self.state = State.READY if self._prepared == NOTHING else State.PREPARED
         self._started = self._prepared != NOTHING
-        self.generation = self._spoken()
         return self._prepared
 
     def begin(self) -> None:
@@ -408,6 +408,8 @@ class Transactions:
         if self.two_phase and version < INIT_TWO_PHASE:
             what = "has no two-phase commit: its setting transaction.two.phase.commit.enable must be true"
             raise KafkaError(Error.UNSUPPORTED_VERSION, f"the broker at {connection.address} {what}")
+        if self.two_phase and self._spoken() < 2:  # the epoch would not tell one transaction from the next
+            raise KafkaError(Error.UNSUPPORTED_VERSION, "two-phase commit needs the feature transaction.version at 2")
         response: InitProducerIdResponse = await self._coordinator.ask(request, version=version)
         self._coordinator.judge(response.error_code)
         self.sender.identity = Identity(response.producer_id, response.producer_epoch)
