@@ -295,11 +295,11 @@ class Kcat(Client):
 
 
 class Java(Client):
-    """Kafka's Java clients in one JVM that takes orders by a pipe (java/Clients.java)."""
+    """Kafka's Java clients in one JVM that takes orders by a pipe (java/Clients.java, or another program of that shape)."""
 
-    def __init__(self, address: str, jars: Path, name: str) -> None:
+    def __init__(self, address: str, jars: Path, name: str, source: Path = JAVA_SOURCE) -> None:
         super().__init__(address)
-        self.name, self.jars = name, jars
+        self.name, self.jars, self.source = name, jars, source
         self.process: subprocess.Popen[str] | None = None
 
     def why_missing(self) -> str | None:
@@ -342,7 +342,7 @@ class Java(Client):
             self.process = None
 
     def _start(self) -> subprocess.Popen[str]:
-        command = apache_kafka.java(str(JAVA_SOURCE), self.address, jars=self.jars)
+        command = apache_kafka.java(str(self.source), self.address, jars=self.jars)
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
