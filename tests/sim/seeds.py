@@ -11,3 +11,5 @@ NAMED: dict[str, tuple[int, int]] = {
     "the error of a failed metadata sync was raised into a task that nobody awaits": (2, 7),
     "a log that began anew at its start did not sync the name that says so": (20746, 9),
 }
+
+NAMED_TRANSACTIONS: dict[str, tuple[int, int]] = {}

@@ -1,0 +1,149 @@
+"""What befalls the node and its transactional producers, above all at the steps of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.coordination import commits
+from ottla.coordination.transactions import adding, ending, init
+from ottla.server.node import Node
+from ottla.sim.disk import Loss
+from sim.nemesis import Nemesis
+from sim.topics import NODE
+
+if TYPE_CHECKING:
+    from sim.transaction_play import TransactionPlay
+
+# Step -> the function whose decision is about to be written, or was.
+DECIDED: dict[str, Callable[..., Any]] = {
+    "init": init.init_producer_id,
+    "add": adding.admit,
+    "prepare": ending.end,
+}
+WAITS_FOR_STEP_S = 2.0
+
+
+class TransactionNemesis(Nemesis):
+    def __init__(self, play: TransactionPlay) -> None:
+        super().__init__(cast("Any", play))
+        self.stage = play
+
+    def kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        """A little of everything, or one theme."""
+        steps = [self.kill_at_step] * 4
+        node = [*steps, self.kill, self.kill_at_call, self.kill_at_call, self.clean_restart, self.disappear_together]
+        network = [self.reset, self.stall, self.cut_off, self.slow_client, self.pause_node, self.pause_client]
+        network += [self.lost_answers, self.lost_answers]
+        disk = [self.full_disk, self.full_disk, self.slow_disk, self.sync_error]
+        everything = [*node, *network, *disk]
+        return self.rng.choice((everything, everything, [*steps, self.kill_at_call, *disk], [*network, *steps]))
+
+    def loss(self) -> Loss | None:
+        return super().loss() if self.stage.is_durable else None
+
+    def somebody(self) -> str:
+        known = [actor.name for actor in self.stage.actors if self.loop.known(actor.name)]
+        return self.rng.choice([*known, "strict"])
+
+    # -- ends of the process
+
+    async def kill_at_step(self) -> None:
+        """Right before something of this step is written, or a few disk calls later."""
+        step = self.rng.choice((*DECIDED, "offsets", "markers", "complete"))
+        self.count(f"kill at {step}")
+        node = self.machine.node
+        assert node is not None
+        self.lie_in_wait(node, step)
+        deadline = self.loop.time() + WAITS_FOR_STEP_S
+        while self.cluster.is_up(NODE) and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self.cluster.kill(NODE, self.loss())
+
+    def lie_in_wait(self, node: Node, step: str) -> None:
+        """The parts of this one process are told to fall; the next one has new ones."""
+        if step == "markers":
+            self.before(node.markers, "_write", step)
+        elif step == "complete":
+            self.before(node.markers, "_complete", step)
+        elif step == "offsets":
+            self.before(node.groups, "decide", step, lambda args: args[1] is commits.commit_in_transaction)
+        else:
+            for way in ("decide", "ask"):
+                self.before(node.transactions, way, step, lambda args: args[1] is DECIDED[step])
+
+    def before(self, owner: Any, name: str, step: str, concerns: Callable[..., bool] = lambda _: True) -> None:
+        usual, loss, calls = getattr(owner, name), self.loss(), self.rng.randint(1, 4)
+
+        async def fall(*args: Any, **more: Any) -> Any:
+            if concerns(args) and self.machine.disk.stop_at is None:
+                self.loop.note("at step", step)
+                self.faults[f"killed at {step}"] += 1
+                self.cluster.kill_at_call(NODE, calls, loss)
+            return await usual(*args, **more)
+
+        setattr(owner, name, fall)
+
+    async def clean_restart(self) -> None:
+        self.count("clean stop")
+        self.machine.tell_to_stop()
+        while self.cluster.is_up(NODE):
+            await asyncio.sleep(0.01)
+
+    async def disappear_together(self) -> None:
+        """The node dies, and while it is away so do producers: their transactions are nobody's."""
+        self.count("node and clients die")
+        self.cluster.kill(NODE, self.loss())
+        for actor in self.stage.actors:
+            if actor.is_up and self.rng.random() < 0.5:
+                actor.fall()
+
+    # -- the network
+
+    async def pause_client(self) -> None:
+        """A zombie: when it goes on, another may have its transactional id, or its transaction has timed out."""
+        self.count("client paused")
+        name = self.somebody()
+        if self.loop.alive(name):
+            self.loop.pause(name)
+            await asyncio.sleep(self.rng.uniform(0.1, 2.0))
+            if self.loop.alive(name):
+                self.loop.resume(name)
+
+    async def cut_off(self) -> None:
+        self.count("client cut off")
+        ends = [NODE, self.somebody()]
+        self.rng.shuffle(ends)
+        self.loop.network.stall(*ends, self.rng.uniform(1.0, 6.0))
+
+    async def slow_client(self) -> None:
+        self.count("client slow")
+        ends = [NODE, self.somebody()]
+        self.rng.shuffle(ends)
+        self.loop.network.slow(*ends, self.rng.uniform(0.05, 0.3))
+
+    async def lost_answers(self) -> None:
+        """Requests arrive, their answers do not; then they are repeated over another connection."""
+        self.count("answers lost")
+        name = self.somebody()
+        self.loop.network.cut(NODE, name)
+        await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+        self.loop.network.reset(NODE, name)
+        self.loop.network.heal(NODE, name)
+
+    # -- the disk
+
+    async def sync_error(self) -> None:
+        """Of one partition, internal or not. It refuses from then on, and only a restart brings it back."""
+        where = self.rng.choice(
+            ("__transaction_state-0", "__transaction_state-1", "__consumer_offsets-0", "in-0", "other-0")
+        )
+        self.count("fsync error")
+        disk = self.machine.disk
+        disk.failing_syncs = lambda path: f"/{where}/" in path
+        await asyncio.sleep(self.rng.uniform(0.2, 1.5))
+        disk.failing_syncs = None
+        if not self.cluster.is_up(NODE):
+            self.play.history.report("fsync-error-spreads", NODE, f"the node ended: {self.machine.exit!r}")
+        await self.kill()
