@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,8 +57,6 @@ class Postgres:
         data, initdb, server = self._directory / "data", _server_program("initdb"), _server_program("postgres")
         assert initdb and server
         if self._user:
-            for parent in (self._directory, *self._directory.parents[:-1]):
-                parent.chmod(parent.stat().st_mode | 0o011)  # or another user could not reach it
             shutil.chown(self._directory, self._user)
         subprocess.run([initdb, "-D", data, "-U", "postgres", "-A", "trust"], user=self._user, check=True, stdout=-3)
         options = ["-k", str(self._directory), "-c", "listen_addresses=", "-c", "max_prepared_transactions=10"]
@@ -72,21 +72,20 @@ class Postgres:
 
 
 @pytest.fixture
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def database() -> Iterator[str]:
     if _server_program("postgres") is None:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
-    server = Postgres(tmp_path_factory.mktemp("pg"))
-    try:
-        server.start()
-        _until_it_answers(server.where)
-        yield server.where
-    finally:
-        server.stop()
+    with tempfile.TemporaryDirectory(prefix="two-phase-") as directory:  # pytest's own are closed to other users
+        server = Postgres(Path(directory))
+        try:
+            server.start()
+            _until_it_answers(server.where)
+            yield server.where
+        finally:
+            server.stop()
 
 
 def _until_it_answers(where: str) -> None:
-    import time
-
     for _ in range(600):
         try:
             psycopg.connect(where).close()
