@@ -37,7 +37,7 @@ VOLATILE = [
     (re.compile(r'"size":\d+'), '"size":N'),
 ]
 # Features that Apache has and we do not serve yet.
-NOT_SERVED = re.compile(r"(share|streams|transaction)\.version")
+NOT_SERVED = re.compile(r"(share|streams)\.version")
 
 
 class Broker:

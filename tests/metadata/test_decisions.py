@@ -273,6 +273,7 @@ def test_bootstrap_finalises_what_is_served_inside_one_transaction() -> None:
         "FeatureLevelRecord",
         "FeatureLevelRecord",
         "FeatureLevelRecord",
+        "FeatureLevelRecord",
         "ConfigRecord",
         "EndTransactionRecord",
     ]

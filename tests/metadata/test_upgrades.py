@@ -44,6 +44,17 @@ def test_up_and_down_and_off() -> None:
     assert refused(image, "group.version", 1, 9).endswith("does not support the given upgrade type.")
 
 
+def test_transactions_change_their_generation_while_the_cluster_runs() -> None:
+    """PRT-07: up and down by any step, at whatever level the metadata is."""
+    image = with_levels(metadata_version=7)
+    assert updated(image, "transaction.version", 2)["transaction.version"] == 2
+    second = with_levels(metadata_version=30, transaction_version=2)
+    assert refused(second, "transaction.version", 1).endswith("either safe or unsafe downgrade.")
+    assert updated(second, "transaction.version", 1, SAFE_DOWNGRADE)["transaction.version"] == 1
+    assert "transaction.version" not in updated(second, "transaction.version", 0, UNSAFE_DOWNGRADE)
+    assert refused(second, "transaction.version", 3).endswith("Local controller 1 only supports versions 0-2")
+
+
 def test_features_that_nobody_knows() -> None:
     image = with_levels(metadata_version=30)
     assert refused(image, "none", 1) == (

@@ -131,8 +131,9 @@ async def test_prt_07_and_08_features_are_told_as_far_as_they_are_served(tmp_pat
         finalised = {row.name: row.max_version_level for row in response.finalized_features}
         assert supported == SERVED and "metadata.version" in finalised
         assert all(level <= SERVED[name][1] for name, level in finalised.items())
-        if 26 not in HANDLERS:
-            assert "transaction.version" not in finalised or finalised["transaction.version"] < 2
+        assert finalised["transaction.version"] == 2
+        ranges = {row.api_key: row.max_version for row in response.api_keys}
+        assert ranges[0] >= 12 and ranges[26] >= 5 and ranges[28] >= 5, "what generation 2 speaks"
         older = await client.call(named(3), 3)
         assert all(row.min_version > 0 for row in older.supported_features), "0 is legal only from version 4 on"
         assert response.finalized_features_epoch >= 0

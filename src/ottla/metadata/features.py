@@ -13,6 +13,8 @@ KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 # The consumer protocol of KIP-848 is served from level 1 on.
 GROUP_VERSION = "group.version"
+# At level 1 the state of transactions is written with room for more fields, at 2 every end brings a new epoch (KIP-890).
+TRANSACTION_VERSION = "transaction.version"
 
 # 3.3-IV3, the oldest level that Apache Kafka 4 reads, and 4.3-IV0, the newest that its 4.3 release writes.
 METADATA_VERSION_MIN = 7
@@ -24,10 +26,16 @@ SERVED: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     GROUP_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
 }
 
 # What a directory that we begin finalises, in the order in which Apache Kafka's own format writes it.
-AT_FORMAT: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_MAX, ELIGIBLE_LEADER_REPLICAS: 1, GROUP_VERSION: 1}
+AT_FORMAT: dict[str, int] = {
+    METADATA_VERSION: METADATA_VERSION_MAX,
+    ELIGIBLE_LEADER_REPLICAS: 1,
+    GROUP_VERSION: 1,
+    TRANSACTION_VERSION: 2,
+}
 
 # The metadata.version from which on something holds.
 SHRINK_NEEDS_NO_NEW_EPOCH = 12
