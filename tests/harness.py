@@ -24,7 +24,7 @@ TREE = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 READY_SECONDS = 30.0
 STOP_SECONDS = 20.0
-LASTING_PORTS = (11_000, 32_000)  # below what Linux chooses from
+PORTS = (11_000, 32_000)  # below what Linux chooses from
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -37,18 +37,11 @@ class DidNotStart(Exception):
 
 
 def free_port() -> int:
-    """A port nobody listens on. Kept until the socket closes, so two calls in a row rarely give the same."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def lasting_port() -> int:
-    """A free port that stays ours while the server behind it is away: the kernel gives it to nobody who connects somewhere.
-    Clients that try again and again would sooner or later be given the very port that they try, and keep it."""
+    """A port nobody listens on, and that stays free while the server behind it is away: the kernel gives it to nobody who
+    connects somewhere. Clients that try again and again would sooner or later be given the very port they try, and keep it."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, random.randrange(*LASTING_PORTS)))
+            probe.bind((HOST, random.randrange(*PORTS)))
             return int(probe.getsockname()[1])
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from apache import kafka
 from compat.exactly_once import SETTINGS, JavaLoop, Loop, Trial
-from harness import Node, Server, lasting_port, stop_all
+from harness import Node, Server, stop_all
 
 pytestmark = pytest.mark.apache
 
@@ -30,7 +30,7 @@ def trial(tmp_path: Path) -> Iterator[Callable[..., Trial]]:
         pytest.skip(reason)
     on_apache = os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE")
     made = kafka.Apache if on_apache else Node
-    server: Server = made(tmp_path / "data", lasting_port(), SETTINGS)
+    server: Server = made(tmp_path / "data", settings=SETTINGS)
     trials: list[Trial] = []
 
     def begin(make: Callable[[str], list[Loop]], per_second: int) -> Trial:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from apache import kafka
 from compat.exactly_once import RECONNECT, SETTINGS, Copier
 from compat.transacting import Confluent, Found
-from harness import Node, Server, lasting_port, stop_all
+from harness import Node, Server, stop_all
 
 pytestmark = pytest.mark.apache
 
@@ -106,7 +106,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     if reason := kafka.why_missing():
         pytest.skip(reason)
     on_apache = os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE")
-    made: Server = (kafka.Apache if on_apache else Node)(tmp_path / "data", lasting_port(), SETTINGS)
+    made: Server = (kafka.Apache if on_apache else Node)(tmp_path / "data", settings=SETTINGS)
     try:
         yield made.start()
     finally:

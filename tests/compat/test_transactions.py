@@ -262,3 +262,72 @@ def test_a_transaction_is_aborted_after_its_timeout(
         slow.commit()
     produce().init().wrote(orders.name, "c").commit()
     assert committed(orders) == ["b", "c"]
+
+
+def joined(address: str, group: str, topic: Topic, **settings: Any) -> confluent_kafka.Consumer:
+    """A member of confluent's that owns the topic."""
+    common = {"bootstrap.servers": address, "group.id": group, "enable.auto.commit": False, "log_level": 0}
+    member = confluent_kafka.Consumer({**common, "auto.offset.reset": "earliest", **settings})
+    member.subscribe([topic.name])
+    until(lambda: member.poll(0.05) or member.assignment(), "an assignment")
+    return member
+
+
+def test_a_member_of_an_earlier_generation_cannot_commit(
+    address: str, topic: Callable[..., Topic], libraries: dict[str, Library], admin: AdminClient
+) -> None:
+    """TXN-10, KIP-447: who lost its partitions to a rebalance is refused, and its transaction can only be aborted."""
+    orders, group = topic(), "generations"
+    late = libraries["confluent"].producer(address, "late").init()
+    before = joined(address, group, orders)
+    late.wrote(orders.name, "a")
+    known = before.consumer_group_metadata()
+    before.close()
+    after = joined(address, group, orders)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        there = [confluent_kafka.TopicPartition(orders.name, 0, 5)]
+        late.producer.send_offsets_to_transaction(there, known, 15)  # type: ignore[attr-defined]
+    assert refused.value.args[0].txn_requires_abort()
+    late.abort()
+    assert offset_of(admin, group, orders) == -1
+    late.wrote(orders.name, "b").offset(group, orders.name, 6, member=after)
+    late.commit()
+    until(lambda: offset_of(admin, group, orders) == 6, "the offset of a member of the new generation")
+    after.close()
+
+
+def test_who_takes_over_a_partition_waits_for_its_offsets(
+    address: str, topic: Callable[..., Topic], libraries: dict[str, Library]
+) -> None:
+    """TXN-10, KIP-447: while offsets are in an open transaction, a member does not begin where the one before it had begun."""
+    orders, group = topic(), "takers"
+    plain = confluent_kafka.Producer({"bootstrap.servers": address})
+    for number in range(10):
+        plain.produce(orders.name, f"{number}", "k")
+    assert plain.flush(15) == 0
+    slow = libraries["confluent"].producer(address, "slow").init()
+    slow.begin()
+    slow.offset(group, orders.name, 7)
+    successor = joined(address, group, orders, **{"isolation.level": "read_committed"})
+    assert successor.poll(0.3) is None
+    slow.commit()
+    first: list[confluent_kafka.Message] = []
+    until(lambda: first.extend(filter(None, [successor.poll(0.1)])) or first, "a record")
+    assert (first[0].error(), first[0].value()) == (None, b"7")
+    successor.close()
+
+
+def test_libraries_fence_each_other(address: str, topic: Callable[..., Topic], libraries: dict[str, Library]) -> None:
+    """TXN-08: a transactional id belongs to whoever came last, whatever it is written in."""
+    orders, previous = topic(), None
+    for name, library in libraries.items():
+        producer = library.producer(address, "shared").init()
+        producer.wrote(orders.name, name)
+        if previous is not None:
+            with pytest.raises(Refused) as refused:
+                previous.commit()
+            assert refused.value.why in FENCED
+        previous = producer
+    assert previous is not None
+    previous.commit()
+    assert values_of(libraries["confluent"], address, orders, "read_committed") == [name]

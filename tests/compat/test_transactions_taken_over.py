@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from apache import kafka
 from compat.transacting import Library, Transactor, every_library, until
-from harness import Node, Server, lasting_port, stop_all
+from harness import Node, Server, free_port, stop_all
 from ottla.server.coordinators import partition_of
 
 pytestmark = pytest.mark.apache
@@ -51,7 +51,7 @@ class Brokers:
     """Servers of one directory, one after another, behind one address."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self._ports = directory, (lasting_port(), lasting_port())
+        self.directory, self._ports = directory, (free_port(), free_port())
         self.address = f"127.0.0.1:{self._ports[0]}"
         self.server: Server | None = None
 
