@@ -65,6 +65,17 @@ def test_first_message_in_three_commands(broker, topic):
     }
 
 
+def test_all_lines_or_none(broker, topic):
+    """TXN-03, TXN-04: lines in one transaction; one that cannot be understood leaves nothing to read."""
+    words = ["produce", topic, "-b", broker, "--transactional-id", topic]
+    ottla(*words, stdin="1\n2\n")
+    ottla(*words, "--json", stdin='{"value": "3"}\nnot JSON\n', code=2)
+    ottla(*words, stdin="4\n")
+    ottla(*words, "--acks", "1", code=2)
+    read = ["consume", topic, "-b", broker, "--from-beginning", "--no-follow"]
+    assert [record["value"] for record in ottla(*read, "--read-committed").json] == ["1", "2", "4"]
+
+
 def test_life_of_a_topic(broker, topic):
     created = ottla("topic", "create", topic, "-p", "2", "-c", "retention.ms=777777", "-b", broker)
     assert created.out == f"created {topic}: partitions 2, copies 1\n"

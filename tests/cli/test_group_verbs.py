@@ -182,6 +182,13 @@ def test_perf(broker: str, name: str) -> None:
     too_few = as_json(broker, "perf", "consume", name, "-n", "9999", "--timeout", "1", code=1)
     assert too_few["records"] == 2000
     ottla(broker, "perf", "produce", name, "-n", "0", code=2)
+    ottla(broker, "perf", "produce", name, "--transaction-ms", "5", "--acks", "1", code=2)
+
+
+def test_perf_in_transactions(broker: str, name: str) -> None:
+    wrote = as_json(broker, "perf", "produce", name, "-n", "2000", "--transaction-ms", "5")
+    assert wrote["records"] == 2000
+    assert as_json(broker, "perf", "consume", name, "-n", "2000", "--read-committed")["records"] == 2000
 
 
 def test_what_a_group_decides_cannot_be_said(broker: str, name: str) -> None:

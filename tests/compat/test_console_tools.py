@@ -260,12 +260,23 @@ def without_numbers(line: str) -> str:
 
 
 def test_producer_performance(both: Both) -> None:
-    size = ["--num-records", "2000", "--record-size", "100", "--warmup-records", "500"]
+    size = [
+        "--num-records",
+        "2000",
+        "--record-size",
+        "100",
+        "--warmup-records",
+        "500",
+        "--reporting-interval",
+        "600000",
+    ]
     words = ["--topic", "measured", "--throughput", "-1", *size]
     said = both.same("kafka-producer-perf-test", *words, normal=without_numbers, sorts=False)
     assert said.out[-1].startswith("N steady state records sent, N records/sec (N MB/sec), N ms avg latency")
     old = [*words, "--producer-props", f"bootstrap.servers={both.bootstrap[1]}", "acks=1", "compression.type=lz4"]
     both.same("kafka-producer-perf-test", *old, connects=False, normal=without_numbers, sorts=False)
+    in_transactions = [*words, "--transactional-id", "measured", "--transaction-duration-ms", "20"]
+    both.same("kafka-producer-perf-test", *in_transactions, normal=without_numbers, sorts=False)
 
 
 def test_consumer_performance(both: Both) -> None:
