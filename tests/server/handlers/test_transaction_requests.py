@@ -276,8 +276,6 @@ async def test_two_phases_with_a_crash_between_them(tmp_path: Path) -> None:
     async with serving(tmp_path, TWO_PHASES) as served:
         client = await back_again(served)
         back = await init(client, 6, enable_2pc=True, keep_prepared_txn=True)
-        if back.error_code == Error.UNSUPPORTED_VERSION.code:
-            pytest.skip("the cluster has not agreed on transaction.version 2")
         assert (back.ongoing_txn_producer_id, back.ongoing_txn_producer_epoch) == left
         assert (await end(client, left)).error_code == Error.PRODUCER_FENCED.code
         assert (await end(client, (back.producer_id, back.producer_epoch))).error_code == 0

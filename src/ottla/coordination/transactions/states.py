@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.coordination.machine import Decision, Moment, Timers, Waiter
 from ottla.coordination.records import Record
 from ottla.coordination.transactions.records import TransactionLogKey, TransactionLogValue
+from ottla.metadata.features import TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from ottla.config import BrokerConfig
     from ottla.metadata.image import Image
     from ottla.wire.ids import Chance
 
-TRANSACTION_VERSION = "transaction.version"
-# From this level of it on every end brings a new epoch.
+# From this level of `transaction.version` on every end brings a new epoch.
 BUMPS_EVERY_END = 2
 
 NONE = -1
