@@ -92,6 +92,7 @@ class Cluster:
         self._counts: dict[str, int] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Cluster:
         await self.any()
@@ -220,8 +221,7 @@ class Cluster:
         """A connection to the leader of a partition, and the leader's epoch."""
         leader = self._leaders.get(where)
         if leader is None or leader.node_id not in self.brokers:
-            await self._ask_about(where.topic, create=False)
-            leader = self._leaders.get(where)
+            leader = await self._find_leader(where)
         if leader is None:
             raise KafkaError(
                 Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic {where.topic!r} has no partition {where.partition}"
@@ -234,6 +234,15 @@ class Cluster:
         except OSError:
             self.forget(where.topic)  # another may lead by the time we ask again
             raise
+
+    async def _find_leader(self, where: TopicPartition) -> Leader | None:
+        """Many partitions lose their leader at once: one question answers all who ask about a topic."""
+        async with self._asking.setdefault(where.topic, asyncio.Lock()):
+            leader = self._leaders.get(where)
+            if leader is None or leader.node_id not in self.brokers:
+                await self._ask_about(where.topic, create=False)
+                leader = self._leaders.get(where)
+            return leader
 
     def leader_at_hand(self, where: TopicPartition) -> Connection | None:
         """The same without asking anybody: None when the leader is not known, or there is no connection to it."""
