@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from ottla.log import identity
 from ottla.log.checkpoints import BadCheckpoint, read_epochs, read_offsets, write_offsets
 from ottla.log.directory import DataDirectory, partition_of
 from ottla.log.identity import MetaProperties
-from ottla.sim.disk import Loss, SimDisk
+from ottla.sim.disk import Loss, SimDisk, SimFile
 from ottla.wire.ids import uuid_text
 from ottla.world import Disk, RealDisk
 
@@ -144,6 +146,50 @@ def test_a_log_that_no_topic_claims_can_be_set_aside() -> None:
     run(directory.create("t", 0, TOPIC_ID, SMALL))
     path = directory.set_aside("t", 0)
     assert path.endswith("-stray") and disk.is_directory(path) and not directory.logs
+
+
+def test_what_is_left_of_a_namesake_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRAP-13: it could not be renamed when its topic was deleted, and then the name was given again."""
+    disk, other_id = SimDisk(), b"another id, 16 b"
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+
+    def refuse(old: str, new: str) -> None:
+        raise OSError(errno.EIO, "the disk is not well", old)
+
+    with monkeypatch.context() as sick, pytest.raises(OSError, match="not well"):
+        sick.setattr(disk, "rename", refuse)
+        run(directory.delete("t", 0))
+    log = run(directory.create("t", 0, other_id, SMALL))
+    assert log.end_offset == 0 and not read_batches(log, 0)
+    assert identity.read_topic_id(disk, "/logs/a/t-0") == other_id
+    [stray] = [name for name in disk.names("/logs/a") if name.endswith("-stray")]
+    assert identity.read_topic_id(disk, f"/logs/a/{stray}") == TOPIC_ID
+    assert disk.size(f"/logs/a/{stray}/{0:020d}.log") > 0
+
+
+@pytest.mark.parametrize("fails_at", ["partition.metadata.tmp", f"{0:020d}.log"])
+def test_a_log_that_could_not_be_made_is_made_where_it_was_begun(
+    fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that is tried, nothing is set aside."""
+    disk = SimDisk()
+    directory, opens = opened(disk), disk.open
+
+    def refuse(path: str, *, create: bool = False) -> SimFile:
+        file = opens(path, create=create)
+        if path.endswith(fails_at):
+            raise OSError(errno.ENOSPC, "no room", path)
+        return file
+
+    with monkeypatch.context() as full:
+        full.setattr(disk, "open", refuse)
+        with pytest.raises(OSError, match="no room"):
+            run(directory.create("t", 0, TOPIC_ID, SMALL))
+        with suppress(OSError):
+            run(directory.create("t", 0, TOPIC_ID, SMALL))
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+    assert not [name for name in disk.names("/logs/a") if name.endswith("-stray")]
 
 
 def test_deleting_a_topic_renames_at_once_and_removes_later() -> None:

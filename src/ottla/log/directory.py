@@ -3,7 +3,7 @@
 One process at a time holds the directory's lock. The clean-shutdown mark is written last when stopping and removed, with a
 sync, before the first log is opened, so it never outlives the state it vouches for. Each partition has a directory
 `<topic>-<partition>`; a topic that is deleted has its directories renamed to `...-delete` at once and removed later; a
-directory that belongs to no known topic is renamed to `...-stray` and never removed.
+directory that belongs to no known topic, or is in the way of a new one, is renamed to `...-stray` and never removed.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class DataDirectory:
     async def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:
         """A new, empty log. Its topic id is on disk before it can hold a byte."""
         await self.free_name(topic, partition)
-        await self.disk.away(self._make, f"{self.path}/{topic}-{partition}", topic_id)
+        await self.disk.away(self._make, topic, partition, topic_id)
         log = self._log(topic, partition, topic_id, settings)
         log.load(clean=True)
         log.fresh = True  # the first flush makes the names of its files durable
@@ -192,10 +192,19 @@ class DataDirectory:
         if (topic, partition) in self._checkpointed and (topic, partition) not in self.logs:
             await self.checkpoint()
 
-    def _make(self, path: str, topic_id: bytes) -> None:
+    def _make(self, topic: str, partition: int, topic_id: bytes) -> None:
+        path = f"{self.path}/{topic}-{partition}"
+        if self.disk.is_directory(path) and self._is_foreign(path, topic_id):
+            self._rename_aside(topic, partition, "stray")
         self.disk.make_directory(path)
         identity.write_topic_id(self.disk, path, topic_id)
         self.disk.sync_directory(self.path)
+
+    def _is_foreign(self, path: str, topic_id: bytes) -> bool:
+        """Whether a directory is left of another topic of that name, because it could not be renamed when that one went, or
+        nobody knew of it. What an earlier try to make this log left is no stranger, nor is one that had just begun."""
+        found = identity.read_topic_id(self.disk, path)
+        return found != topic_id and self.disk.names(path) not in ([], [f"{identity.PARTITION_METADATA}.tmp"])
 
     async def delete(self, topic: str, partition: int) -> None:
         """Out of sight at once, out of the disk after `file.delete.delay.ms`."""
