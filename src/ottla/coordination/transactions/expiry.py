@@ -78,12 +78,13 @@ def _is_idle(state: Transactions, transactional_id: str, moment: Moment) -> bool
 
 
 def after_load(state: Transactions, moment: Moment) -> list[Later]:
-    """Ends that were prepared go on, and open transactions have what is left of their time."""
+    """Ends that were prepared go on, and open transactions have what is left of their time. By a clock that was set back that
+    would be more than they ever had."""
     begin_expiry(state, moment)
     for known in state.by_id.values():
         if known.state is State.ONGOING and not known.is_two_phase:
             left_ms = known.started_ms + known.timeout_ms - moment.wall_ms
-            expect_end(state, known.transactional_id, left_ms, moment)
+            expect_end(state, known.transactional_id, min(left_ms, known.timeout_ms), moment)
     ending = [known.transactional_id for known in state.by_id.values() if known.state in ENDING]
     return [lambda name=name: _go_on(state, name, moment) for name in ending]  # type: ignore[misc]
 
