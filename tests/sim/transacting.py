@@ -31,6 +31,8 @@ OTHER = TopicPartition("other", 0)
 COPIES = [TopicPartition("copies", 0), TopicPartition("copies", 1)]
 KEYED = TopicPartition("keyed", 0)
 KEPT = [*INPUTS, OTHER, *COPIES]
+# Deleted and made again all the time: nobody reads it, but transactions that wrote to it have to end.
+BRIEF = TopicPartition("brief", 0)
 KEYS = 6
 GROUP = "copiers"
 # A copier takes no more at once, so that there are several transactions even after a long pause.
@@ -44,6 +46,8 @@ EXPECTED = {
     Error.TRANSACTION_ABORTABLE,
     Error.UNKNOWN_PRODUCER_ID,
     Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Error.UNKNOWN_TOPIC_OR_PARTITION,
+    Error.UNKNOWN_TOPIC_ID,
 }
 
 
@@ -118,12 +122,15 @@ class Actor:
         self.accounts.committed_offsets(attempt)
         return True
 
-    async def abort(self, producer: Producer, attempt: Attempt) -> None:
+    async def abort(self, producer: Producer, attempt: Attempt, why: Abortable | None = None) -> None:
+        """If the coordinator has forgotten the id since its commit was asked for, nobody knows how that went."""
         try:
             await producer.abort()
         except Lost:
             await producer.abort()
-        self.accounts.ends(attempt, End.ABORTED)
+        is_forgotten = why is not None and why.error is Error.INVALID_PRODUCER_ID_MAPPING
+        if not (is_forgotten and attempt.end is End.ASKED):
+            self.accounts.ends(attempt, End.ABORTED)
 
     async def dawdle(self) -> None:
         """Some take so long that their transaction times out."""
@@ -139,12 +146,12 @@ class Teller(Actor):
             try:
                 await self.write(producer, attempt)
                 await self.finish(producer, attempt, self.rng.random() < 0.7)
-            except Abortable:
-                await self.abort(producer, attempt)
+            except Abortable as error:
+                await self.abort(producer, attempt, error)
             await asyncio.sleep(self.rng.choice((0.0, 0.0, 0.05, 0.2)))
 
     async def write(self, producer: Producer, attempt: Attempt) -> None:
-        wheres = self.rng.sample([*INPUTS, OTHER, KEYED], self.rng.randint(1, 3))
+        wheres = self.rng.sample([*INPUTS, OTHER, KEYED, BRIEF], self.rng.randint(1, 3))
         for number in range(self.rng.randint(1, 5)):
             where = self.rng.choice(wheres)
             key = b"key%d" % self.rng.randrange(KEYS) if where == KEYED else None
@@ -182,8 +189,8 @@ class Copier(Actor):
             await producer.send_offsets(offsets, GROUP)
             if not await self.finish(producer, attempt, self.rng.random() < 0.8):
                 return False
-        except Abortable:
-            await self.abort(producer, attempt)
+        except Abortable as error:
+            await self.abort(producer, attempt, error)
             return False
         for where, offset in attempt.offsets.items():
             consumer.seek(where, offset)

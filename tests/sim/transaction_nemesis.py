@@ -33,11 +33,12 @@ class TransactionNemesis(Nemesis):
     def kinds(self) -> list[Callable[[], Awaitable[None]]]:
         """A little of everything, or one theme."""
         steps = [self.kill_at_step] * 4
-        node = [*steps, self.kill, self.kill_at_call, self.kill_at_call, self.clean_restart, self.disappear_together]
+        node = [*steps, self.kill, self.kill_at_call, self.kill_at_call, self.clean_restart]
+        node += [self.disappear_together] * 2
         network = [self.reset, self.stall, self.cut_off, self.slow_client, self.pause_node, self.pause_client]
         network += [self.lost_answers, self.lost_answers]
         disk = [self.full_disk, self.full_disk, self.slow_disk, self.sync_error]
-        everything = [*node, *network, *disk]
+        everything = [*node, *network, *disk, self.clock]
         return self.rng.choice((everything, everything, [*steps, self.kill_at_call, *disk], [*network, *steps]))
 
     def loss(self) -> Loss | None:
@@ -92,8 +93,11 @@ class TransactionNemesis(Nemesis):
             await asyncio.sleep(0.01)
 
     async def disappear_together(self) -> None:
-        """The node dies, and while it is away so do producers: their transactions are nobody's."""
+        """The node dies, and while it is away so do producers: their transactions are nobody's. When it comes back it may
+        believe that it is earlier, until somebody sets its clock."""
         self.count("node and clients die")
+        if self.rng.random() < 0.4:
+            await self.clock()
         self.cluster.kill(NODE, self.loss())
         for actor in self.stage.actors:
             if actor.is_up and self.rng.random() < 0.5:

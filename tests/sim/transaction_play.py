@@ -45,7 +45,15 @@ SETTINGS = {
     "log.retention.check.interval.ms": "700",
     "log.flush.offset.checkpoint.interval.ms": "900",
 }
-TOPICS = {
+# Ids that nobody uses are soon forgotten, by their coordinator and by the logs.
+FORGETFUL = {
+    "transactional.id.expiration.ms": "1500",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    "producer.id.expiration.ms": "1200",
+    "producer.id.expiration.check.interval.ms": "400",
+}
+TOPICS: dict[str, tuple[int, dict[str, str]]] = {
+    "brief": (1, {}),
     "in": (2, {"internal.segment.bytes": "2500"}),
     "other": (1, {"internal.segment.bytes": "1500"}),
     "copies": (2, {"internal.segment.bytes": "4000"}),
@@ -72,7 +80,9 @@ class TransactionPlay(Stage):
         self.is_durable = chance.random() < 0.5
         chosen = chance.choice((2, 2, 1, SWITCHING))
         self.generation = chosen if self.generation is None else self.generation
-        self.set_up(loop, {**SETTINGS, **({"log.flush.interval.messages": "1"} if self.is_durable else {})})
+        syncs = {"log.flush.interval.messages": "1"} if self.is_durable else {}
+        forgets = FORGETFUL if chance.random() < 0.3 else {}
+        self.set_up(loop, {**SETTINGS, **syncs, **forgets})
         self.actors: list[Actor] = [Teller(self, f"teller{n}", f"telling/{n // 2}") for n in range(3)]
         self.actors += [Copier(self, f"copier{n}", "copying") for n in range(2)]
 
@@ -179,12 +189,22 @@ class TransactionPlay(Stage):
                     self.story.faults["generation switched"] += 1
                     with contextlib.suppress(KafkaError):  # the first attempt had done it
                         await self.switch(cluster, level)
-                elif what < 0.4:
+                elif what < 0.35:
+                    await self.make_anew(cluster)
+                elif what < 0.45:
                     self.story.faults["fenced by hand"] += 1
                     await admin.fence(rng.choice(self.actors).transactional_id)
                 else:
                     await self.look_around(admin)
                 await asyncio.sleep(rng.expovariate(1 / 0.4))
+
+    async def make_anew(self, cluster: Cluster) -> None:
+        """Delete a topic that transactions write to, and make it again."""
+        self.story.faults["topic made anew"] += 1
+        admin = Admin(cluster)
+        for change in (lambda: admin.delete_topic("brief"), lambda: admin.create_topic("brief", partitions=1)):
+            with contextlib.suppress(KafkaError):  # the first attempt had done it
+                await cluster.retrying(change)
 
     async def look_around(self, admin: TransactionAdmin) -> None:
         for found in await admin.cluster.retrying(admin.transactions):
