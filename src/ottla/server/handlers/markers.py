@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.log.producers import Marker
+from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.markers import Placed
@@ -24,8 +25,8 @@ Codes = dict[int, dict[tuple[str, int], int]]
 @serves(WriteTxnMarkersRequest, versions="1-2")
 async def write_txn_markers(request: WriteTxnMarkersRequest, ctx: Context) -> WriteTxnMarkersResponse:
     codes: Codes = {}
-    if any(-1 in (each.producer_id, each.producer_epoch) or each.transaction_version < 0 for each in request.markers):
-        return _refused(request, Error.UNKNOWN_SERVER_ERROR)  # Kafka cannot even make a batch of it
+    if any(_is_impossible(each) and _is_for_topics(each, ctx) for each in request.markers):
+        return _refused(request, Error.UNKNOWN_SERVER_ERROR)  # and so is all of it
     staged = [each for wanted in request.markers for each in _stage(wanted, codes, ctx)]
     deadline = asyncio.get_running_loop().time() + ctx.node.config["request.timeout.ms"] / 1000
     for told, place, placed in staged:
@@ -44,10 +45,12 @@ def _stage(
         wanted.transaction_result,
         wanted.transaction_version,
     )
-    places = _places(wanted)
+    places, impossible = _places(wanted), _is_impossible(wanted)
     told, staged = codes.setdefault(wanted.producer_id, {}) if places else {}, []
     for place in places:
         try:
+            if impossible and _is_here(*place, ctx):
+                raise KafkaError(Error.UNKNOWN_SERVER_ERROR)
             staged.append((told, place, _place(marker, *place, ctx)))
         except KafkaError as error:
             told[place] = error.code
@@ -58,6 +61,21 @@ def _places(wanted: WriteTxnMarkersRequest.Marker) -> dict[tuple[str, int], None
     return dict.fromkeys((topic.name, index) for topic in wanted.topics for index in topic.partition_indexes)
 
 
+def _is_impossible(wanted: WriteTxnMarkersRequest.Marker) -> bool:
+    """Kafka cannot even make a batch of it."""
+    return -1 in (wanted.producer_id, wanted.producer_epoch) or wanted.transaction_version < 0
+
+
+def _is_for_topics(wanted: WriteTxnMarkersRequest.Marker, ctx: Context) -> bool:
+    """Whether it is for a partition here. Coordinators of groups write their own, and refuse for themselves."""
+    return any(name != CONSUMER_OFFSETS and _is_here(name, index, ctx) for name, index in _places(wanted))
+
+
+def _is_here(topic: str, index: int, ctx: Context) -> bool:
+    hosted = ctx.replicas.by_name.get(topic)
+    return hosted is not None and index in hosted.partitions
+
+
 def _refused(request: WriteTxnMarkersRequest, error: Error) -> WriteTxnMarkersResponse:
     """For each producer what its last marker was about, as Kafka does it."""
     told = {wanted.producer_id: dict.fromkeys(_places(wanted), error.code) for wanted in request.markers}
@@ -65,8 +83,7 @@ def _refused(request: WriteTxnMarkersRequest, error: Error) -> WriteTxnMarkersRe
 
 
 def _place(marker: Marker, topic: str, index: int, ctx: Context) -> Placed:
-    hosted = ctx.replicas.by_name.get(topic)
-    if hosted is None or index not in hosted.partitions:
+    if not _is_here(topic, index, ctx):
         raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
     return ctx.node.markers.place(marker, topic, index)
 
