@@ -109,6 +109,11 @@ ADMIN: dict[str, list[dict[str, Any]]] = {
             for kind in (UPGRADE, SAFE, UNSAFE)
         ),
         *(levels(("kraft.version", level, kind), **SEEN) for level in (0, 1, 2) for kind in (UPGRADE, SAFE)),
+        *(
+            levels(("transaction.version", level, kind), **SEEN)
+            for level in (-1, 0, 1, 2, 3)
+            for kind in (UPGRADE, SAFE, UNSAFE)
+        ),
         *(levels(("eligible.leader.replicas.version", level, SAFE), **SEEN) for level in (0, 1, 2)),
         levels(("group.version", 1, UPGRADE), ("chosen", 1, UPGRADE)),
         levels(("group.version", 1, UPGRADE), ("group.version", 1, UPGRADE)),

@@ -98,6 +98,7 @@ OF_ONE_NODE = {
 
 SETTLING_S = 3.0
 PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC = "odd-plain", "odd-compacted", "__consumer_offsets"
+TRANSACTION = 1
 # Stand-ins for topic ids; each side puts in its own.
 PLAIN_ID, COMPACTED_ID, UNKNOWN_ID = uuid.UUID(int=0xA1), uuid.UUID(int=0xA2), uuid.UUID(int=0xA3)
 
@@ -360,9 +361,19 @@ def prepare(peer: Peer) -> None:
     # So many groups that each partition of the offsets topic has some.
     coordinated = asking(9, 8, groups=[{"group_id": f"warm-{n}", "topics": []} for n in range(500)])
     until(lambda: _has_only(peer.ask(coordinated), "groups", "none"))
+    _await_transactions(peer)
     ids = asking(22, 0)
     until(lambda: bool(peer.ask(ids).error_code.name == "none"))
     peer.learn_topics()
+
+
+def _await_transactions(peer: Peer) -> None:
+    """So many ids that each partition of the transactions topic has some."""
+    find = asking(10, 4, key_type=TRANSACTION, coordinator_keys=["warm"])
+    until(lambda: _has_only(peer.ask(find), "coordinators", "none"))
+    for number in range(500):
+        end = asking(26, 3, transactional_id=f"warm-{number}")
+        until(lambda end=end: peer.ask(end).error_code.name == "invalid_producer_id_mapping")  # type: ignore[misc]
 
 
 def _is_written(peer: Peer, produce: Any) -> bool:

@@ -14,6 +14,8 @@ import pytest
 from apache import kafka
 from compat.chosen_admin import ADMIN
 from compat.chosen_commits import COMMITS
+from compat.chosen_transactions import COORDINATED_KINDS, TRANSACTIONS
+from compat.chosen_transactions import RANGES as OF_TRANSACTIONS
 from compat.members_commits import with_members
 from compat.peers import (
     COMPACTED_ID,
@@ -372,7 +374,7 @@ CHOSEN: dict[str, list[dict[str, Any]]] = {
 }
 
 
-# Where nothing else is coordinated yet, only groups and what cannot be coordinated at all are the same.
+# Share partitions are not coordinated yet: of those, only what cannot be one is the same.
 SHARED_KEYS = [
     "g",
     "g:x:1",
@@ -387,11 +389,12 @@ COORDINATED: dict[str, list[dict[str, Any]]] = {
         {"key": "", "coordinator_keys": [], "key_type": 0},
         {"key": "g", "coordinator_keys": ["g", ""], "key_type": 9},
         *({"key": key, "coordinator_keys": [key], "key_type": 2, "since": 1} for key in SHARED_KEYS),
+        *COORDINATED_KINDS,
     ]
 }
-RANGES = SERVED | {"find_coordinator": (10, 0, 6)}
+RANGES = SERVED | {"find_coordinator": (10, 0, 6)} | OF_TRANSACTIONS
 
-CHOSEN |= COMMITS | ADMIN | COORDINATED
+CHOSEN |= COMMITS | ADMIN | COORDINATED | TRANSACTIONS
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +411,7 @@ def test_same_answers_to_chosen_requests(api: str, peers: tuple[Peer, Peer]) -> 
     key, low, high = RANGES[api]
     found = []
     for values in CHOSEN[api]:
-        for version in sorted({low, (low + high) // 2, high}):
+        for version in range(low, high + 1) if api in TRANSACTIONS else sorted({low, (low + high) // 2, high}):
             if version < values.get("since", 0):
                 continue  # it cannot be written before
             text = compare(asking(key, version, **values), peers, settle=api == "create_topics")
