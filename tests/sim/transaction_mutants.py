@@ -98,8 +98,8 @@ def no_new_epoch_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """What is late of one transaction cannot be told from the next."""
     usual = ending.prepared
 
-    def same_epoch(known: Any, committed: bool, generation: int, fresh: Any, moment: Any) -> Any:
-        return usual(known, committed, 0, fresh, moment)
+    def same_epoch(known: Any, committed: bool, _bumps: bool, fresh: Any, moment: Any) -> Any:
+        return usual(known, committed, False, fresh, moment)
 
     patch.setattr(ending, "prepared", same_epoch)
 

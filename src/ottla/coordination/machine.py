@@ -1,10 +1,10 @@
 """The shape that all state machines in internal topics share: decide, replay, ring.
 
-*Decide*: a plain function looks at the state and a request and returns a `Decision`: records to append, the reply, and
-replies that others have been waiting for. It changes nothing that the records will change. *Replay*: memory changes by
-records alone, in the same way when they were just appended and when they are read back at the start of a leadership.
-*Ring*: what nobody asks for but time brings (a session that ended, a rebalance that took too long) is an alarm in
-`Timers`; when it is due, it is decided like a request.
+*Decide*: a plain function looks at the state and a request and returns a `Decision`: records to append, the reply, replies
+that others have been waiting for, and *orders*, which the driver sees to once all of that is committed. It changes nothing
+that the records will change. *Replay*: memory changes by records alone, in the same way when they were just appended and
+when they are read back at the start of a leadership. *Ring*: what nobody asks for but time brings (a session that ended, a
+rebalance that took too long) is an alarm in `Timers`; when it is due, it is decided like a request.
 
 Soft state (who waits for a join, sessions, alarms) is not in the records. It is changed by decisions directly, and it is
 lost when the machine is dropped, which is what happens when its records could not be written: the driver then loads the
@@ -37,7 +37,7 @@ Packed = tuple[bytes, bytes | None]
 
 # Somebody who gets a reply later: kept by machines, understood by the driver alone.
 Waiter = object
-# What an alarm is about: its kind, a group, a member. The last two may be empty.
+# What an alarm is about: its kind, a group or a transactional id, and a member or a number. The last two may be empty.
 Alarm = tuple[str, str, str]
 
 

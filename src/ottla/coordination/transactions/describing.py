@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ottla.coordination import subscriptions
 from ottla.coordination.machine import Caller, Decision, Moment
-from ottla.coordination.transactions.states import NAMES, Transaction, Transactions
+from ottla.coordination.transactions.states import NAMES, Transaction, Transactions, by_topic
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
     DescribeTransactionsResponse,
@@ -39,10 +39,7 @@ def describe(state: Transactions, transactional_id: str, _caller: Caller, _momen
 
 
 def _topics(known: Transaction) -> list[Described.TopicData]:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(known.partitions):
-        topics.setdefault(topic, []).append(index)
-    return [Described.TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()]
+    return [Described.TopicData(topic=name, partitions=ids) for name, ids in by_topic(known.partitions).items()]
 
 
 class Filter(NamedTuple):

@@ -28,7 +28,7 @@ from ottla.coordination.transactions.states import (
     Waiting,
     to_record,
 )
-from ottla.coordination.transactions.waiting import WantsProducerId, ended, wait_for_end
+from ottla.coordination.transactions.waiting import WantsProducerId, ended, needed, wait_for_end
 from ottla.wire.errors import Error
 from ottla.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 
@@ -98,8 +98,8 @@ def end(state: Transactions, ending: Ending, caller: Caller, moment: Moment) -> 
     if course is Course.DONE:
         return Decision(_told(known.identity))
     if course is Course.END:
-        generation = 0 if version < GENERATION_2 else BUMPS_EVERY_END
-        return _end(state, prepared(known, request.committed, generation, ending.fresh, moment), moment)
+        bumps = version >= GENERATION_2
+        return _end(state, prepared(known, request.committed, bumps, ending.fresh, moment), moment)
     again = caller._replace(waiter=None)
     busy = EndTxnResponse(error_code=Error.CONCURRENT_TRANSACTIONS.code)
     waiting = Waiting(caller.waiter, lambda then: end(state, ending, again, then), busy)
@@ -152,15 +152,15 @@ def _told(identity: Identity) -> EndTxnResponse:
 # --- the first step
 
 
-def prepared(known: Transaction, committed: bool, generation: int, fresh: int | None, moment: Moment) -> Transaction:
-    """The id with its outcome. WantsProducerId if its epochs are exhausted and there is no fresh producer id."""
-    bumps = generation >= BUMPS_EVERY_END
+def prepared(known: Transaction, committed: bool, bumps: bool, fresh: int | None, moment: Moment) -> Transaction:
+    """The id with its outcome; in generation 2 the end `bumps` its epoch. WantsProducerId if its epochs are exhausted and
+    there is no fresh producer id."""
     epoch = known.epoch + 1 if bumps else known.epoch
     after: Identity | None = None
     if known.is_kept:
         epoch, after = _after_kept(known, bumps, fresh)
     elif bumps and known.epoch >= EXHAUSTED:
-        after = Identity(_wanted(fresh), NONE)
+        after = Identity(needed(fresh), NONE)
     return known.moved(
         State.PREPARE_COMMIT if committed else State.PREPARE_ABORT,
         moment,
@@ -179,22 +179,16 @@ def _after_kept(known: Transaction, bumps: bool, fresh: int | None) -> tuple[int
     if not bumps:
         return epoch, client
     if client.epoch >= EXHAUSTED:
-        return epoch, Identity(_wanted(fresh), 0)
+        return epoch, Identity(needed(fresh), 0)
     return epoch, Identity(client.producer_id, client.epoch + 1)
-
-
-def _wanted(fresh: int | None) -> int:
-    if fresh is None:
-        raise WantsProducerId
-    return fresh
 
 
 def fenced(state: Transactions, known: Transaction, fresh: int | None, moment: Moment) -> Decision[EndTxnResponse]:
     """Abort what is going on, in an epoch that nobody gets: the producer may not go on."""
     if state.transaction_version >= BUMPS_EVERY_END:
-        return _end(state, prepared(known, ABORT, BUMPS_EVERY_END, fresh, moment), moment)
+        return _end(state, prepared(known, ABORT, True, fresh, moment), moment)
     bumped = known.moved(State.ONGOING, moment, epoch=min(known.epoch + 1, EPOCH_MAX))
-    decision = _end(state, prepared(bumped, ABORT, 0, fresh, moment), moment)
+    decision = _end(state, prepared(bumped, ABORT, False, fresh, moment), moment)
     state.last_epochs[known.transactional_id] = NONE
     return decision
 
@@ -205,7 +199,12 @@ def timed_out(state: Transactions, known: Transaction, moment: Moment) -> Decisi
         return fenced(state, known, None, moment)
     except WantsProducerId:
         aborted = known.moved(
-            State.PREPARE_ABORT, moment, epoch=EPOCH_MAX, next_producer_id=NONE, next_epoch=NONE, client_version=2
+            State.PREPARE_ABORT,
+            moment,
+            epoch=EPOCH_MAX,
+            next_producer_id=NONE,
+            next_epoch=NONE,
+            client_version=BUMPS_EVERY_END,
         )
         return _end(state, aborted, moment)
 

@@ -35,7 +35,7 @@ def expect_end(state: Transactions, transactional_id: str, within_ms: int, momen
         state.timers.set((TIMEOUT, transactional_id, ""), moment.elapsed_ms + max(within_ms, 0) + 1)
 
 
-def overdue(state: Transactions, transactional_id: str, _member: str, moment: Moment) -> Decision[None]:
+def overdue(state: Transactions, transactional_id: str, _number: str, moment: Moment) -> Decision[None]:
     """Nobody cancels the alarm when a transaction ends: then there is nothing to do."""
     known = state.by_id.get(transactional_id)
     if known is None or known.state is not State.ONGOING or known.is_two_phase:
@@ -52,7 +52,7 @@ def begin_expiry(state: Transactions, moment: Moment) -> None:
     state.timers.set(EXPIRY_ALARM, moment.elapsed_ms + interval_ms - sooner_ms)
 
 
-def expire(state: Transactions, _id: str, _member: str, moment: Moment) -> Decision[None]:
+def expire(state: Transactions, _id: str, _number: str, moment: Moment) -> Decision[None]:
     """Look at some ids. When all were looked at, the next round is due after the interval."""
     if not state.to_look_at:
         state.to_look_at = list(state.by_id)

@@ -27,7 +27,7 @@ from ottla.coordination.transactions.states import (
     Waiting,
     to_record,
 )
-from ottla.coordination.transactions.waiting import WantsProducerId, wait_for_end
+from ottla.coordination.transactions.waiting import needed, wait_for_end
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
@@ -51,7 +51,7 @@ def check(request: InitProducerIdRequest, config: BrokerConfig) -> None:
     if request.transactional_id is None:
         return
     serves_two_phases: bool = config["transaction.two.phase.commit.enable"]
-    if request.enable_2pc and not serves_two_phases:
+    if request.enable_2pc and not serves_two_phases:  # KIP-939 wants this word, though nobody's rights are looked at
         raise KafkaError(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.keep_prepared_txn and not serves_two_phases:
         raise KafkaError(Error.UNSUPPORTED_VERSION)
@@ -80,7 +80,7 @@ def init_producer_id(
     if known.state in AT_REST:
         return _renew(state, known, initiating, caller, moment)
     if known.state is State.ONGOING and request.keep_prepared_txn:
-        return _keep(state, known, initiating, moment)
+        return _keep(state, known, initiating, caller, moment)
     decision: Decision[InitProducerIdResponse] = Decision()
     if known.state not in ENDING:
         aborted = fenced(state, known, initiating.fresh, moment)
@@ -103,15 +103,9 @@ def _timeout_ms(request: InitProducerIdRequest) -> int:
     return NO_TIMEOUT_MS if request.enable_2pc else request.transaction_timeout_ms
 
 
-def _fresh(initiating: Initiating) -> int:
-    if initiating.fresh is None:
-        raise WantsProducerId
-    return initiating.fresh
-
-
 def _begin(state: Transactions, initiating: Initiating, moment: Moment) -> Decision[Reply]:
     """The first that is heard of this id. Who brings an identity along had one that is forgotten by now."""
-    request, producer_id = initiating.request, _fresh(initiating)
+    request, producer_id = initiating.request, needed(initiating.fresh)
     assert request.transactional_id is not None
     began = Transaction(
         request.transactional_id,
@@ -136,7 +130,7 @@ def _renew(
     if brought not in (NONE, known.epoch) and known.epoch <= EXHAUSTED:
         now = Identity(known.producer_id, known.epoch)
     elif known.epoch >= EXHAUSTED:
-        now = Identity(_fresh(initiating), 0)
+        now = Identity(needed(initiating.fresh), 0)
     renewed = known.moved(
         State.EMPTY,
         moment,
@@ -155,14 +149,16 @@ def _as(state: Transactions, renewed: Transaction, last_epoch: int) -> Decision[
     return Decision(reply, [to_record(renewed)])
 
 
-def _keep(state: Transactions, known: Transaction, initiating: Initiating, moment: Moment) -> Decision[Reply]:
+def _keep(
+    state: Transactions, known: Transaction, initiating: Initiating, caller: Caller, moment: Moment
+) -> Decision[Reply]:
     """Who comes back to a prepared transaction gets an identity of its own, and hears whose the transaction is (KIP-939)."""
     if state.transaction_version < BUMPS_EVERY_END:  # the records have no place for it
-        return Decision(refused(Error.UNSUPPORTED_VERSION, KNOWS_FENCED))
+        return Decision(refused(Error.UNSUPPORTED_VERSION, caller.version))
     client, timeout_ms = known.identity, _timeout_ms(initiating.request)
     now = Identity(client.producer_id, client.epoch + 1)
     if client.epoch >= EXHAUSTED:
-        now = Identity(_fresh(initiating), 0)
+        now = Identity(needed(initiating.fresh), 0)
     kept = known.moved(
         State.ONGOING, moment, next_producer_id=now.producer_id, next_epoch=now.epoch, timeout_ms=timeout_ms
     )

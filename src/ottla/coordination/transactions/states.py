@@ -160,7 +160,7 @@ def to_record(transaction: Transaction) -> Record:
         next_producer_epoch=transaction.next_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=int(transaction.state),
-        transaction_partitions=None if transaction.state is State.EMPTY else _by_topic(transaction.partitions),
+        transaction_partitions=None if transaction.state is State.EMPTY else _written(transaction.partitions),
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
         client_transaction_version=transaction.client_version,
@@ -172,11 +172,16 @@ def tombstone(transactional_id: str) -> Record:
     return Record(TransactionLogKey(transactional_id=transactional_id), None)
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[TransactionLogValue.PartitionsSchema]:
+def _written(partitions: Iterable[TopicPartition]) -> list[TransactionLogValue.PartitionsSchema]:
+    kind = TransactionLogValue.PartitionsSchema
+    return [kind(topic=name, partition_ids=ids) for name, ids in by_topic(partitions).items()]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
-    return [TransactionLogValue.PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
+    return topics
 
 
 def from_value(transactional_id: str, value: TransactionLogValue) -> Transaction:

@@ -22,6 +22,12 @@ class WantsProducerId(Exception):
     """Raised by a decision that needs a new producer id and was given none: get one, and ask again."""
 
 
+def needed(fresh: int | None) -> int:
+    if fresh is None:
+        raise WantsProducerId
+    return fresh
+
+
 def wait_for_end(
     state: Transactions, transactional_id: str, waiting: Waiting, moment: Moment, decision: Decision[Any] | None = None
 ) -> Decision[Any]:
