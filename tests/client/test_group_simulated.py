@@ -152,7 +152,7 @@ def test_an_assignment_whose_answer_was_lost_is_asked_for_again() -> None:
 
 def members_of(play: Play) -> list[Any]:
     assert play.machine.node is not None
-    group = play.machine.node.groups.shard_of(GROUP).groups.by_id.get(GROUP)
+    group = play.machine.node.groups.shard_of(GROUP).state.by_id.get(GROUP)
     return [] if group is None else list(group.members.values())  # type: ignore[attr-defined]
 
 
