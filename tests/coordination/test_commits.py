@@ -14,6 +14,8 @@ from ottla.coordination.commits import Wanted, WantedTopic
 from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import tombstone
 from ottla.coordination.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, Record, pack
+from ottla.metadata.image import Image
+from ottla.metadata.records import TopicRecord
 from ottla.wire.codec import encode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetDeleteRequest
@@ -54,6 +56,8 @@ def fetch(bench: GroupsBench, topic: str = "t", partition: int = 0, topic_id: by
 
 
 def begun(bench: GroupsBench) -> GroupsBench:
+    """There is a topic, and rounds of expiry begin."""
+    bench.image, _ = bench.image.replay([TopicRecord(name="t", topic_id=ID)], 1, 1)
     bench.take_over()
     return bench
 
@@ -398,3 +402,44 @@ def test_many_offsets_of_a_deleted_topic_go_in_pieces(groups: int, partitions: i
     assert fetch(bench) == 7
     assert sum(len(kept) for kept in bench.groups.offsets.by_group.values()) == 1
     assert bench.groups.deleted_topics == {}
+
+
+def test_offsets_of_a_deleted_topic_that_cannot_be_ended_now_are_ended_later() -> None:
+    """The disk is full. Those of a later topic of the name stay."""
+    bench = GroupsBench()
+    commit(bench, 1)
+    commit(bench, 1, partition=1)
+    bench.most_bytes = 0
+    topic_deleted(bench, "t", ID)
+    bench.pass_ms(5 * commits.UNWRITTEN_PAUSE_MS)
+    assert (fetch(bench), fetch(bench, partition=1)) == (1, 1)
+    bench.most_bytes = 1 << 20
+    new = request(7)
+    new.topics[0].topic_id = OTHER_ID
+    bench.ask(commits.commit, new)
+    bench.pass_ms(commits.UNWRITTEN_PAUSE_MS)
+    assert (fetch(bench), fetch(bench, partition=1)) == (7, -1)
+    assert bench.groups.deleted_topics == {}
+    assert commits.DELETION_ALARM not in bench.groups.timers
+
+
+def test_offsets_of_topics_that_are_gone_are_found_after_a_load() -> None:
+    """The node was killed after the deletion, before their end was written. A member subscribes to the name, the group is in
+    a rebalance: that keeps no offset of what does not exist."""
+    bench = ClassicBench(offsets_retention_check_interval_ms=1_000)
+    begun(bench)
+    commit(bench, 1)
+    commit(bench, 2, partition=1)
+    commit(bench, 3, partition=2, version=4, retention_time_ms=WEEK_MS)  # written without an id
+    in_transaction(bench, 9, producer_id=7)
+    bench.join(bench.named(), speaks=subscribed("t"))
+    bench.pass_ms(1_000)
+    assert [fetch(bench, partition=index) for index in range(3)] == [1, 2, 3]
+    bench.image = Image()
+    bench.pass_ms(1_000)
+    assert bench.group.state == "PreparingRebalance"
+    assert [fetch(bench, partition=index) for index in range(3)] == [1, -1, 3]
+    bench.coordinator.end_transaction(7, committed=True)
+    assert fetch(bench) == 9
+    bench.pass_ms(1_000)
+    assert [fetch(bench, partition=index) for index in range(3)] == [-1, -1, 3]

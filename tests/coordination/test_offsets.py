@@ -11,12 +11,14 @@ from ottla.wire.codec import Malformed, encode
 TOPIC_ID = bytes(range(16))
 
 
-def packed(offset: int, group: str = "g", topic: str = "t", partition: int = 0, note: str = "") -> tuple[bytes, bytes]:
+def packed(
+    offset: int, group: str = "g", topic: str = "t", partition: int = 0, note: str = "", topic_id: bytes = TOPIC_ID
+) -> tuple[bytes, bytes]:
     key, value = pack(
         Record(
             OffsetCommitKey(group=group, topic=topic, partition=partition),
             OffsetCommitValue(
-                offset=offset, leader_epoch=3, metadata=note, commit_timestamp=1_000 + offset, topic_id=TOPIC_ID
+                offset=offset, leader_epoch=3, metadata=note, commit_timestamp=1_000 + offset, topic_id=topic_id
             ),
         )
     )
@@ -225,3 +227,10 @@ def test_offsets_of_a_deleted_topic_end_unless_they_are_of_another_of_that_name(
     assert offsets.tombstones_of_topic("t", TOPIC_ID, 1) == {"a": [tombstone("a", "t", 0)]}
     assert offsets.tombstones_of_topic("t", bytes(15) + b"1", 9) == {}
     assert offsets.tombstones_of_topic("never", TOPIC_ID, 9) == {}
+
+
+def test_an_offset_of_a_later_topic_stays_where_a_transaction_had_one_of_the_deleted() -> None:
+    offsets, other_id = Offsets(), bytes(15) + b"1"
+    offsets.replay(*packed(1), 0, producer_id=5)
+    offsets.replay(*packed(2, topic_id=other_id), 1)
+    assert offsets.tombstones_of_topic("t", TOPIC_ID, 9) == {}

@@ -10,6 +10,8 @@ Offsets are forgotten some time after anybody can have wanted them (`offsets.ret
 joined, counted from when the last member left; in others from the commit; never while a member subscribes to the topic or a
 transaction is about to change the offset. A group that has lost its last offset that way, and is empty, goes with it. All
 groups are looked at every `offsets.retention.check.interval.ms`, a limited number at a time, so that nobody has to wait.
+What is found then of topics that do not exist goes too: the node may have been killed between their deletion and the end of
+their offsets, or the partition was loading.
 """
 
 from __future__ import annotations
@@ -285,16 +287,25 @@ def fitting(group_id: str) -> int:
 
 
 def topic_deleted(groups: Groups, topic: str, topic_id: bytes, moment: Moment) -> list[Callable[[], Decision[None]]]:
-    """A topic is gone, and so is how far anybody came in it. Where many did, the rest of them has to wait a little."""
+    """A topic is gone, and so is how far anybody came in it. Where many did, the rest of them has to wait a little; so have
+    those that cannot be written now."""
+
+    def go_on_at(elapsed_ms: int) -> None:
+        groups.deleted_topics[topic_id] = topic
+        groups.timers.set(DELETION_ALARM, elapsed_ms)
+
+    def pause(error: KafkaError) -> Decision[None]:
+        go_on_at(moment.elapsed_ms + UNWRITTEN_PAUSE_MS)
+        return Decision()
+
     decisions: list[Callable[[], Decision[None]]] = []
     total = 0
     for group_id, records in groups.offsets.tombstones_of_topic(topic, topic_id, LOOKED_AT_MAX).items():
         step, total = fitting(group_id), total + len(records)
         pieces = [records[at : at + step] for at in range(0, len(records), step)]
-        decisions += [functools.partial(Decision, None, piece) for piece in pieces]
+        decisions += [functools.partial(Decision, None, piece, refused=pause) for piece in pieces]
     if total >= LOOKED_AT_MAX:
-        groups.deleted_topics[topic_id] = topic
-        groups.timers.set(DELETION_ALARM, moment.elapsed_ms)
+        go_on_at(moment.elapsed_ms)
     return decisions
 
 
@@ -373,17 +384,18 @@ def _expire_group(groups: Groups, group_id: str, room: int, moment: Moment) -> t
 
 def _expired_offsets(groups: Groups, group: Group, moment: Moment) -> tuple[list[Record], int]:
     """Tombstones, and how many offsets stay."""
-    offsets, group_id = groups.offsets, group.group_id
-    total = len(offsets.by_group[group_id])
-    if not group.may_expire():
-        return [], total
+    offsets, group_id, topics = groups.offsets, group.group_id, groups.image.topics
     retention_ms = groups.config["offsets.retention.minutes"] * MINUTE_MS
-    subscribed: dict[str, bool] = {}
+    may_expire = group.may_expire()
+    needed: dict[str, bool] = {}
     expired = []
     for topic, partition, commit in offsets.all_of(group_id):
-        if topic not in subscribed:
-            subscribed[topic] = group.is_subscribed_to(topic)
-        ends_ms = commit.expire_ms if commit.expire_ms != -1 else group.expires_from_ms(commit) + retention_ms
-        if moment.wall_ms >= ends_ms and not subscribed[topic] and not offsets.is_pending(group_id, topic, partition):
+        if commit.topic_id == ZERO_UUID or commit.topic_id in topics:
+            if topic not in needed:
+                needed[topic] = not may_expire or group.is_subscribed_to(topic)
+            ends_ms = commit.expire_ms if commit.expire_ms != -1 else group.expires_from_ms(commit) + retention_ms
+            if moment.wall_ms < ends_ms or needed[topic]:
+                continue
+        if not offsets.is_pending(group_id, topic, partition):
             expired.append(tombstone(group_id, topic, partition))
-    return expired, total - len(expired)
+    return expired, len(offsets.by_group[group_id]) - len(expired)

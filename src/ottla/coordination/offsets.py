@@ -247,7 +247,8 @@ class Offsets:
 
 
 def _is_about(value: bytes | None, topic_id: bytes) -> bool:
-    return value is None or read_commit(value).topic_id in (ZERO_UUID, topic_id)
+    """Where nothing of a pending offset is left, what was stored meanwhile says of which topic it is."""
+    return value is not None and read_commit(value).topic_id in (ZERO_UUID, topic_id)
 
 
 def tombstone(group: str, topic: str, partition: int) -> Record:
