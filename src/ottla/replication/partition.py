@@ -18,8 +18,7 @@ from typing import Any, Protocol
 
 from ottla.log.ballast import Ballast
 from ottla.log.log import Appended, Log, Owner, storage_error
-from ottla.log.producers import UNGUARDED, Guard, Origin
-from ottla.log.producers import Marker as Marker
+from ottla.log.producers import UNGUARDED, Guard, Marker, Origin
 from ottla.log.settings import LogSettings
 from ottla.rising import Rising
 from ottla.wire.errors import Error, KafkaError
@@ -243,9 +242,8 @@ class Partition:
         else:
             self._advance()
         if self.log.producers.completed:
-            self.log.last_stable_offset(
-                self.high_watermark.value
-            )  # forget those that are safe, though nobody may read here
+            # Forgets those that are safe, though nobody may read here.
+            self.log.last_stable_offset(self.high_watermark.value)
 
     def _dismiss(self, error: KafkaError) -> None:
         """What was staged is lost: whoever waits for offsets beyond the end would wait for somebody else's records."""

@@ -4,17 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.coordination.group_coordinator import GroupCoordinator
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.transaction_coordinator import TransactionCoordinator
 from ottla.coordination.transactions.states import Transactions
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from ottla.server.shard import Kind, ProducerKey, Shard, Who
+from ottla.server.shard import Decide, Kind, ProducerKey, Shard, Who
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 Reply = TypeVar("Reply")
 Request = TypeVar("Request")
-Decide = Callable[[State, Request, Caller, Moment], Decision[Reply]]
 
 
 def partition_of(name: str, partitions: int) -> int:
@@ -62,9 +59,9 @@ class Coordinators(Generic[State]):
         who = Who(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.version)
         return await self.shard_of(name).decide(decide, request, who, producer)
 
-    async def ask(self, name: str, decide: Decide[State, Request, Reply], request: Request, version: int = 0) -> Reply:
+    async def ask(self, name: str, decide: Decide[State, Request, Reply], request: Request) -> Reply:
         """The same where not a client asks, but this node."""
-        return await self.shard_of(name).decide(decide, request, Who(version=version))
+        return await self.shard_of(name).decide(decide, request, Who())
 
     def shard_of(self, name: str) -> Shard[State]:
         shard = self.shards.get(partition_of(name, self._partitions)) if self._partitions else None

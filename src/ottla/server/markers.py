@@ -8,7 +8,8 @@ one twice does no harm.
 Many transactions end at once. Their markers are staged in the turn in which the orders come, and the tick writes them with
 everything else: one write for a partition, however many markers it got, and one future for a transaction that waits for it.
 
-Partitions that lead elsewhere would get theirs by WriteTxnMarkers; `place` is where that parts.
+Partitions that are led elsewhere would get theirs by WriteTxnMarkers: `Markers._write` is where that parts, because `place` is
+also what such a request comes to (`handlers/markers`), and must not send it on.
 """
 
 from __future__ import annotations

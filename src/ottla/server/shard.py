@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ottla.coordination.machine import NO_PRODUCER, Caller, Decision, Later, Machine, Moment, Waiter
 from ottla.coordination.records import Record
-from ottla.log.producers import UNGUARDED, Guard, Origin
+from ottla.log.producers import UNGUARDED, Guard, Marker, Origin
 from ottla.server import loading
 from ottla.wire import records as wire
 from ottla.wire.codec import Malformed
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.replication.partition import Marker, Partition
+    from ottla.replication.partition import Partition
     from ottla.server.node import Node
 
 log = logging.getLogger("ottla.coordination")
@@ -112,9 +112,12 @@ class Shard(Generic[State]):
     @property
     def state(self) -> State:
         """What the machine knows, once it is loaded."""
+        return self._loaded().state
+
+    def _loaded(self) -> Machine[State]:
         if self.machine is None:
             raise KafkaError(Error.NOT_COORDINATOR if self._is_over else Error.COORDINATOR_LOAD_IN_PROGRESS)
-        return self.machine.state
+        return self.machine
 
     def moment(self) -> Moment:
         """Rounded, because an alarm rings at `ms / 1000` of the loop's clock: cut off, that may be the millisecond before."""
@@ -243,9 +246,7 @@ class Shard(Generic[State]):
 
     def append_marker(self, marker: Marker) -> int:
         """A transaction that wrote here is decided. The offset that has to be committed."""
-        machine = self.machine
-        if machine is None:
-            raise KafkaError(Error.NOT_COORDINATOR if self._is_over else Error.COORDINATOR_LOAD_IN_PROGRESS)
+        machine = self._loaded()
         appended = self.partition.append_marker(marker, self._node.world.now_ms(), self)
         self._written_end = appended.last_offset + 1
         machine.end_transaction(marker.producer_id, marker.committed)

@@ -477,18 +477,12 @@ def build_control(
     *,
     base_offset: int = 0,
     leader_epoch: int = -1,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = -1,
-    transactional: bool = False,
 ) -> bytes:
     """A control batch of (type, value) pairs. The values of the metadata log are messages of their own."""
     return build(
         [Record(timestamp=now_ms, key=control_key(kind), value=value) for kind, value in notes],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=transactional,
         control=True,
     )
 
