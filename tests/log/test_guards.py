@@ -100,6 +100,15 @@ def test_a_higher_sequence_waits_for_the_lowest_that_asked() -> None:
     send(log, 2, None)
 
 
+def test_a_batch_outside_of_transactions_waits_for_it_as_well() -> None:
+    log = make_log()
+    plain = batch(producer_id=ID, producer_epoch=0, base_sequence=1)
+    guard(log, 0)
+    assert refusal(log.append, plain, Origin.CLIENT, 0, NOW_MS) is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.producers.expire(NOW_MS + 1, 1)
+    assert log.append(plain, Origin.CLIENT, 0, NOW_MS).first_offset == 0
+
+
 def test_a_new_epoch_forgets_which_sequence_was_lowest() -> None:
     log = make_log()
     given = guard(log, 7)

@@ -219,6 +219,18 @@ async def test_one_request_is_of_one_producer(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_acks_that_do_not_exist_are_told_to_those_who_were_admitted(tmp_path: Path) -> None:
+    """As Apache 4.3.1, which asks the coordinator first."""
+    async with serving(tmp_path) as served:
+        client = await prepare(served)
+        know(served, State.ONGOING, [("t", 0)])
+        request = produce_request("t", {0: sent(), 1: sent()}, 2, transactional_id=NAME)
+        answer = await client.call(request, 9)
+        assert codes(answer) == {0: Error.INVALID_REQUIRED_ACKS.code, 1: Error.INVALID_TXN_STATE.code}
+        assert [served.partition("t", index).log.end_offset for index in (0, 1)] == [0, 0]
+
+
+@on_loop
 async def test_without_acks_a_refusal_costs_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await prepare(served)

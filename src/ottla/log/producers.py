@@ -179,6 +179,11 @@ class Producers:
             return
         if guard is None or self.guards.get(producer_id) is not guard:
             raise KafkaError(Error.INVALID_TXN_STATE, "the batch is not part of an open transaction")
+        self._check_turn(guard, sequence)
+
+    @staticmethod
+    def _check_turn(guard: Guard, sequence: int) -> None:
+        """A lower sequence that asked comes first, also before a batch outside of transactions."""
         if sequence > guard.lowest_sequence:
             raise out_of_order(sequence, guard.lowest_sequence)
 
@@ -222,6 +227,8 @@ class Producers:
                     return repeated
             if transactional and (begun < 0 or known[0] != epoch):
                 self._check_guard(producer_id, known, epoch, first_sequence, guard)
+            elif producer_id in self.guards and epoch >= known[0]:
+                self._check_turn(self.guards[producer_id], first_sequence)
             if not continues:
                 check_sequence(known, epoch, first_sequence, transactional and transaction_version >= 2)
         elif origin is Origin.COORDINATOR:

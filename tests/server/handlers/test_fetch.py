@@ -333,6 +333,8 @@ async def test_read_committed_ends_where_a_transaction_is_open(tmp_path: Path) -
         served.end_transaction("t", 2, 0, commit=False)
         committed = await client.fetch("t", 0, isolation_level=1)
         assert committed.last_stable_offset == 1, "producer 1 is still open, and its records come first"
+        waiting = await client.fetch("t", 1, isolation_level=1)
+        assert waiting.aborted_transactions == [], "producer 2 lies further on than may be read"
         served.end_transaction("t", 1, 0, commit=False)
         committed = await client.fetch("t", 0, isolation_level=1)
         assert committed.last_stable_offset == 5

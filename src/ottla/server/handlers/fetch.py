@@ -169,7 +169,9 @@ class Reading:
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
     def _aborted(self, partition: Partition, wanted: Wanted, located: Located) -> list[Aborted] | None:
-        if not located.size and self._limit(wanted) and wanted.offset < partition.bound(self.isolation):
+        if wanted.offset >= partition.bound(self.isolation):
+            return []  # what lies further on does not concern the reader yet
+        if not located.size and self._limit(wanted):
             return None  # of a partition whose first batch did not fit, Kafka tells nothing more
         log = partition.log
         return [

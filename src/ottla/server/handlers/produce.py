@@ -259,6 +259,12 @@ class Appending:
         hosted = self.replicas.hosted(topic.topic_id if self.by_id else topic.name)
         return hosted is not None and index in hosted.partitions
 
+    def not_admitted(self, topic: ProduceRequest.Topic, index: int) -> KafkaError | None:
+        """Why the coordinator keeps the batch for a partition out of its transaction, if it does."""
+        hosted = self.replicas.hosted(topic.topic_id if self.by_id else topic.name)
+        verdict = self.verdicts.get((hosted.name, index)) if self.verdicts and hosted else None
+        return verdict if isinstance(verdict, KafkaError) else None
+
     def check_exists(self, topic: ProduceRequest.Topic, index: int) -> None:
         self.replicas.find(topic.topic_id if self.by_id else topic.name, index)
 
@@ -431,8 +437,9 @@ def sort_out(request: ProduceRequest, appending: Appending, version: int) -> lis
 def _appended(topic: ProduceRequest.Topic, appending: Appending) -> list[Answer]:
     if appending.acks in (ALL_ACK, LEADER_ACK, NO_ACK):
         return appending.topic(topic).partition_responses
-    refusal = KafkaError(Error.INVALID_REQUIRED_ACKS)
-    return [appending.refuse(Answer(index=part.index), refusal) for part in topic.partition_data]
+    wrong = KafkaError(Error.INVALID_REQUIRED_ACKS)
+    indexes = [part.index for part in topic.partition_data]
+    return [appending.refuse(Answer(index=index), appending.not_admitted(topic, index) or wrong) for index in indexes]
 
 
 def _merged(topics: Topics) -> Topics:
