@@ -9,6 +9,8 @@ from itertools import chain
 
 import pytest
 
+from ottla.coordination.transactions import ending, init, states
+from ottla.log import producers
 from sim.late_requests import play_late
 from sim.many_seeds import assert_same_in_every_process, caught, play_all, quiet, show
 from sim.seeds import NAMED_TRANSACTIONS
@@ -40,6 +42,28 @@ def test_transactions_keep_their_promises_whatever_happens(capsys: pytest.Captur
     assert figures["transactions committed"] > 10 * SEEDS and figures["transactions aborted"] > 3 * SEEDS
     never = [kind for kind in FAULTS if not figures[f"fault: {kind}"]]
     assert len(never) < 4, f"never tried: {never}"
+
+
+@pytest.fixture
+def few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six instead of 32768: producers run out of them, and get other ids in the midst of everything."""
+    for module in (ending, init, states, producers):
+        monkeypatch.setattr(module, "EPOCH_MAX", 5, raising=module is not init)
+        monkeypatch.setattr(module, "EXHAUSTED", 4, raising=module is not producers)
+
+
+@pytest.mark.timeout(600)
+def test_transactions_keep_their_promises_when_epochs_run_out(few_epochs: None) -> None:
+    wrong, figures = play_all(play, range(SEEDS, SEEDS + 6), ROUNDS)
+    assert not wrong, "\n".join(wrong[:20])
+    assert figures["transactions committed"] > 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_transactions_keep_their_promises_through_many_seeds_when_epochs_run_out(few_epochs: None) -> None:
+    wrong, _ = play_all(play, range(20_000, 20_000 + SEEDS_SLOW // 10), ROUNDS_SLOW)
+    assert not wrong, "\n".join(wrong[:20])
 
 
 @pytest.mark.slow

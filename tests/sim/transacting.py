@@ -19,7 +19,7 @@ from ottla.client.connection import Lost
 from ottla.client.consumer import Consumed, Consumer
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
-from ottla.client.transactions import Abortable
+from ottla.client.transactions import NOTHING, Abortable
 from ottla.sim.transaction_checks import Attempt, End
 from ottla.wire.errors import Error, KafkaError
 
@@ -68,6 +68,11 @@ class Actor:
         """No word to anybody."""
         self.play.loop.kill(self.name)
         self.is_up = False
+
+    async def rest(self) -> None:
+        """After the last fault: come to an end."""
+        while self.is_up:
+            await asyncio.sleep(0.02)
 
     async def live(self) -> None:
         while not self.play.finishing:
@@ -194,7 +199,59 @@ class Copier(Actor):
             return False
         for where, offset in attempt.offsets.items():
             consumer.seek(where, offset)
+        if self.rng.random() < 0.5:  # its markers may be on their way: nobody may be told what was committed before
+            await producer.cluster.retrying(lambda: self.play.committed(producer.cluster))
         return True
+
+
+class Preparer(Actor):
+    """Lets another system decide (KIP-939), one that never forgets: what it decided has to come true, whoever dies."""
+
+    def __init__(self, play: TransactionPlay, name: str, transactional_id: str) -> None:
+        super().__init__(play, name, transactional_id)
+        self.decided = NOTHING  # to be committed, and not known to be
+        self.is_over = False
+
+    async def rest(self) -> None:
+        """What was decided is carried out, however late."""
+        if not self.is_up:
+            self.start()
+        await super().rest()
+
+    async def live(self) -> None:
+        while not (self.play.finishing and self.is_over):
+            with self.play.client(self.name) as cluster:
+                producer = Producer(
+                    cluster, transactional_id=self.transactional_id, two_phase_commit=True, delivery_s=5.0, linger_ms=0
+                )
+                try:
+                    await producer.init(keep_prepared=True)
+                    await producer.complete(self.decided)
+                    self.decided = NOTHING
+                    self.is_over = self.play.finishing
+                    await self.work(cluster, producer)
+                    await producer.close()
+                except (KafkaError, OSError) as error:
+                    self.judge(error)
+            await asyncio.sleep(0.1)
+        self.is_up = False
+
+    async def work(self, cluster: Cluster, producer: Producer) -> None:
+        while not self.play.finishing:
+            attempt = self.accounts.begin(self.name)
+            producer.begin()
+            for where in self.rng.sample([*INPUTS, OTHER], 2):
+                value = f"{attempt.name}/{where.topic}/{where.partition}".encode()
+                await self.post(producer, attempt, where, value)
+            prepared = await producer.prepare()
+            await self.dawdle()
+            commits = self.rng.random() < 0.7
+            self.accounts.ends(attempt, End.COMMITTED if commits else End.ABORTED)
+            self.decided = prepared if commits else NOTHING
+            await self.dawdle()
+            await producer.complete(self.decided)
+            self.decided = NOTHING
+            await asyncio.sleep(0.05)
 
 
 class Reader:

@@ -1,9 +1,10 @@
 """One unmodified node, transactions of both generations and their misfortunes, all out of one seed.
 
-Machines: `teller*` write and `copier*` copy, two of each with the same transactional id (`transacting`); `strict` reads what
-is committed and `loose` reads everything; `auditor` asks for the copiers' offsets; `admin` lists, describes and fences, and
-in some seeds changes `transaction.version` while everybody is at work; `echo` repeats requests of generation 2 late
-(`echoes`). Half of the seeds sync before they acknowledge, and lose their power as well.
+Machines: `teller*` write and `copier*` copy, two of each with the same transactional id, and what `preparer` writes is decided
+elsewhere (`transacting`); `strict` reads what is committed and `loose` reads everything; `auditor` asks for the copiers'
+offsets; `admin` lists, describes and fences, and in some seeds changes `transaction.version` while everybody is at work;
+`echo` repeats requests of generation 2 late (`echoes`). Half of the seeds sync before they acknowledge, and lose their power
+as well.
 
 `cd tests; python -m sim.transaction_play 1 2 3` prints how these seeds went.
 """
@@ -31,7 +32,7 @@ from ottla.wire.messages.cluster import UpdateFeaturesRequest
 from sim.echoes import Echo, Said, overheard
 from sim.stage import Stage, Story, perform, print_stories
 from sim.topics import NODE
-from sim.transacting import COPIES, GROUP, INPUTS, KEPT, KEYED, Actor, Auditor, Copier, Reader, Teller
+from sim.transacting import COPIES, GROUP, INPUTS, KEPT, KEYED, Actor, Auditor, Copier, Preparer, Reader, Teller
 from sim.transaction_nemesis import TransactionNemesis
 
 # After the last fault: what is open times out, what is prepared is ended.
@@ -40,6 +41,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300",
+    "transaction.two.phase.commit.enable": "true",
     "log.initial.task.delay.ms": "100",
     "log.cleaner.backoff.ms": "150",
     "log.retention.check.interval.ms": "700",
@@ -85,6 +87,11 @@ class TransactionPlay(Stage):
         self.set_up(loop, {**SETTINGS, **syncs, **forgets})
         self.actors: list[Actor] = [Teller(self, f"teller{n}", f"telling/{n // 2}") for n in range(3)]
         self.actors += [Copier(self, f"copier{n}", "copying") for n in range(2)]
+        self.to_fence = [actor.transactional_id for actor in self.actors]
+        if (
+            self.generation == 2
+        ):  # earlier ones cannot keep what is prepared; and an administrator had better not touch it
+            self.actors.append(Preparer(self, "preparer", "preparing"))
 
     async def run(self, loop: SimLoop) -> Story:
         self.begin(loop)
@@ -110,8 +117,8 @@ class TransactionPlay(Stage):
         self.finishing = True
         for task in (churn, *others):
             await task
-        while any(actor.is_up for actor in self.actors):
-            await asyncio.sleep(0.02)
+        for actor in self.actors:
+            await actor.rest()
         await client("judge", self.stabilise())
         self.finished = True
         for task in readers:
@@ -193,7 +200,7 @@ class TransactionPlay(Stage):
                     await self.make_anew(cluster)
                 elif what < 0.45:
                     self.story.faults["fenced by hand"] += 1
-                    await admin.fence(rng.choice(self.actors).transactional_id)
+                    await admin.fence(rng.choice(self.to_fence))
                 else:
                     await self.look_around(admin)
                 await asyncio.sleep(rng.expovariate(1 / 0.4))
