@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
-from compat.transacting import Confluent
+from compat.transacting import Confluent, committed_offsets
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COUNT, PARTITIONS, SECONDS = 60, 2, 60.0
@@ -62,10 +62,8 @@ def read(broker: str, topic: str) -> list[str]:
     return sorted(found.value for found in Confluent().read(broker, topic, PARTITIONS, "read_committed"))
 
 
-def committed(admin: AdminClient, group: str, topic: str) -> list[int]:
-    partitions = [TopicPartition(topic, each) for each in range(PARTITIONS)]
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)])[group].result(15)
-    return [each.offset for each in found.topic_partitions]
+def committed(broker: str, group: str, topic: str) -> list[int]:
+    return committed_offsets(broker, group, topic, PARTITIONS)
 
 
 @pytest.mark.apache
@@ -84,7 +82,7 @@ def test_click_consumer_in_java(java: str, broker: str, admin: AdminClient) -> N
     write(broker, "clicks", [f"page {number}" for number in range(COUNT)])
     said = run_java(java, "ClickConsumer", broker)
     assert len(set(said.splitlines())) == COUNT
-    assert committed(admin, "click-analytics", "clicks") == [COUNT // 2] * PARTITIONS
+    assert committed(broker, "click-analytics", "clicks") == [COUNT // 2] * PARTITIONS
 
 
 @pytest.mark.apache
@@ -95,7 +93,7 @@ def test_offset_management_in_java(java: str, broker: str, admin: AdminClient) -
     said = run_java(java, "OffsetManagementExamples", broker)
     assert f"synchronous: {COUNT}" in said and f"seeking: read {2 * COUNT}" in said
     for group in ("automatic", "synchronous", "asynchronous", "one-by-one"):
-        assert committed(admin, group, "events") == [COUNT // 2] * PARTITIONS
+        assert committed(broker, group, "events") == [COUNT // 2] * PARTITIONS
 
 
 @pytest.mark.apache
@@ -105,7 +103,7 @@ def test_transactional_producer_in_java(java: str, broker: str, admin: AdminClie
     write(broker, "orders", [f"order {number}" for number in range(COUNT)])
     run_java(java, "TransactionalProducerExample", broker)
     assert read(broker, "enriched-orders") == sorted(f"order {number} (checked)" for number in range(COUNT))
-    assert committed(admin, "order-enricher", "orders") == [COUNT // 2] * PARTITIONS
+    assert committed(broker, "order-enricher", "orders") == [COUNT // 2] * PARTITIONS
 
 
 def test_batch_loop_of_kafka_python(broker: str, admin: AdminClient) -> None:
@@ -115,7 +113,7 @@ def test_batch_loop_of_kafka_python(broker: str, admin: AdminClient) -> None:
         write(broker, "input-topic", [f"line {number}" for number in range(first, first + COUNT)])
         run([sys.executable, str(EXAMPLES / "exactly_once" / "batch_loop.py"), broker, str(COUNT)])
     assert read(broker, "output-topic") == sorted(f"LINE {number}" for number in range(2 * COUNT))
-    assert committed(admin, "batch-processor", "input-topic") == [COUNT] * PARTITIONS
+    assert committed(broker, "batch-processor", "input-topic") == [COUNT] * PARTITIONS
 
 
 def test_enriched_orders_of_confluent(broker: str, admin: AdminClient) -> None:
@@ -127,4 +125,4 @@ def test_enriched_orders_of_confluent(broker: str, admin: AdminClient) -> None:
     found = [json.loads(value) for value in read(broker, "enriched-orders")]
     assert sorted(each["id"] for each in found) == [number for number, price in enumerate(prices) if price >= 0]
     assert all(each["with tax"] == round(each["price"] * 1.2, 2) for each in found)
-    assert committed(admin, "python-enricher", "orders") == [COUNT // 2] * PARTITIONS
+    assert committed(broker, "python-enricher", "orders") == [COUNT // 2] * PARTITIONS

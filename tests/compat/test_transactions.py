@@ -17,8 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
-from compat.peers import Peer, asking
-from compat.transacting import Library, Refused, Transactor, every_library, until
+from compat.transacting import Library, Refused, Transactor, committed_offsets, every_library, finalize, until
 from harness import Node, Server, stop_all
 
 # Which library on which generation. To those that know nothing of the second, both brokers are much the same.
@@ -87,18 +86,6 @@ def library(libraries: dict[str, Library], address: str, request: pytest.Fixture
         pytest.skip(reason)
     finalize(address, generation)
     return libraries[name]
-
-
-def finalize(address: str, generation: int) -> None:
-    """Changes transaction.version while the broker runs."""
-    upgrade, downgrade = 1, 2
-    update = {
-        "feature": "transaction.version",
-        "max_version_level": generation,
-        "upgrade_type": downgrade if generation == 1 else upgrade,
-    }
-    answer = Peer(address).ask(asking(57, 1, feature_updates=[update], validate_only=False))
-    assert answer.error_code.name == "none", answer
 
 
 @pytest.fixture(scope="module")
@@ -183,33 +170,31 @@ def test_all_partitions_or_none(topic: Callable[..., Topic], produce: Produce, c
     assert committed(first) == committed(second) == ["0", "2"] * 3
 
 
-def offset_of(admin: AdminClient, group: str, topic: Topic) -> int:
-    asked = confluent_kafka.ConsumerGroupTopicPartitions(group, [confluent_kafka.TopicPartition(topic.name, 0)])
-    (partition,) = admin.list_consumer_group_offsets([asked])[group].result(15).topic_partitions
-    return max(-1, partition.offset)
+def offset_of(address: str, group: str, topic: Topic) -> int:
+    return committed_offsets(address, group, topic.name, 1)[0]
 
 
 def test_offsets_are_part_of_a_transaction(
-    topic: Callable[..., Topic], produce: Produce, admin: AdminClient, committed: Read
+    address: str, topic: Callable[..., Topic], produce: Produce, committed: Read
 ) -> None:
     """TXN-05, TXN-11: committed offsets move with the records, or not at all; by the group's id."""
     orders = topic()
     producer, group = produce().init(), f"group-of-{orders.name}"
     producer.wrote(orders.name, "a").offset(group, orders.name, 7)
-    assert offset_of(admin, group, orders) == -1
+    assert offset_of(address, group, orders) == -1
     producer.commit()
-    until(lambda: offset_of(admin, group, orders) == 7, "the marker in the group's log")
+    until(lambda: offset_of(address, group, orders) == 7, "the marker in the group's log")
     producer.wrote(orders.name, "b").offset(group, orders.name, 9)
     producer.abort()
     producer.begin()
     producer.offset(group, orders.name, 8)
     producer.commit()
-    until(lambda: offset_of(admin, group, orders) == 8, "a transaction of nothing but offsets")
+    until(lambda: offset_of(address, group, orders) == 8, "a transaction of nothing but offsets")
     assert committed(orders) == ["a"]
 
 
 def test_offsets_of_a_member_are_part_of_a_transaction(
-    library: Library, address: str, topic: Callable[..., Topic], produce: Produce, admin: AdminClient
+    library: Library, address: str, topic: Callable[..., Topic], produce: Produce
 ) -> None:
     """TXN-05 by group metadata (KIP-447)."""
     if not library.knows_members:
@@ -219,7 +204,7 @@ def test_offsets_of_a_member_are_part_of_a_transaction(
     with library.member(address, group, orders.name) as member:
         producer.wrote(orders.name, "a").offset(group, orders.name, 5, member=member)
         producer.commit()
-        until(lambda: offset_of(admin, group, orders) == 5, "the marker in the group's log")
+        until(lambda: offset_of(address, group, orders) == 5, "the marker in the group's log")
 
 
 def test_a_second_producer_fences_the_first(topic: Callable[..., Topic], produce: Produce, committed: Read) -> None:
@@ -274,7 +259,7 @@ def joined(address: str, group: str, topic: Topic, **settings: Any) -> confluent
 
 
 def test_a_member_of_an_earlier_generation_cannot_commit(
-    address: str, topic: Callable[..., Topic], libraries: dict[str, Library], admin: AdminClient
+    address: str, topic: Callable[..., Topic], libraries: dict[str, Library]
 ) -> None:
     """TXN-10, KIP-447: who lost its partitions to a rebalance is refused, and its transaction can only be aborted."""
     orders, group = topic(), "generations"
@@ -289,10 +274,10 @@ def test_a_member_of_an_earlier_generation_cannot_commit(
         late.producer.send_offsets_to_transaction(there, known, 15)  # type: ignore[attr-defined]
     assert refused.value.args[0].txn_requires_abort()
     late.abort()
-    assert offset_of(admin, group, orders) == -1
+    assert offset_of(address, group, orders) == -1
     late.wrote(orders.name, "b").offset(group, orders.name, 6, member=after)
     late.commit()
-    until(lambda: offset_of(admin, group, orders) == 6, "the offset of a member of the new generation")
+    until(lambda: offset_of(address, group, orders) == 6, "the offset of a member of the new generation")
     after.close()
 
 
@@ -331,3 +316,24 @@ def test_libraries_fence_each_other(address: str, topic: Callable[..., Topic], l
     assert previous is not None
     previous.commit()
     assert values_of(libraries["confluent"], address, orders, "read_committed") == [name]
+
+
+@pytest.mark.parametrize("name", ["confluent", "java-4.3"])
+def test_the_generation_changes_while_a_transaction_is_open(
+    name: str, address: str, topic: Callable[..., Topic], libraries: dict[str, Library]
+) -> None:
+    """TXN-02: both ways, and producers that had begun go on, whichever generation they began with."""
+    orders, library = topic(), libraries[name]
+    producers = []
+    for generation, next_generation in ((2, 1), (1, 2)):
+        finalize(address, generation)
+        producers.append(library.producer(address, f"{name}-{generation}").init())
+        for at, producer in enumerate(producers):
+            producer.wrote(orders.name, f"{at} on {generation}")
+        finalize(address, next_generation)
+        for at, producer in enumerate(producers):
+            producer.commit()
+            producer.wrote(orders.name, f"{at} aborted").abort()
+            producer.wrote(orders.name, f"{at} after {generation}").commit()
+    found = values_of(library, address, orders, "read_committed")
+    assert sorted(found) == ["0 after 1", "0 after 2", "0 on 1", "0 on 2", "1 after 1", "1 on 1"]

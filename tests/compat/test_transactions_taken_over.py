@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
-from compat.transacting import Library, Transactor, every_library, until
+from compat.transacting import Library, Transactor, committed_offsets, every_library, finalize, until
 from harness import Node, Server, free_port, stop_all
 from ottla.server.coordinators import partition_of
 
@@ -132,9 +131,7 @@ class Story:
         return [each.value for each in found if each.value != LARGE]
 
     def offset(self, group: str) -> int:
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition("work", 0)])
-        (found,) = self.admin.list_consumer_group_offsets([asked])[group].result(SECONDS).topic_partitions
-        return max(-1, found.offset)
+        return committed_offsets(self.address, group, "work", 1)[0]
 
     def wait_for_offset(self, group: str) -> None:
         until(lambda: self.offset(group) == 7, "offsets that were in the transaction")
@@ -224,18 +221,25 @@ def dumped(directory: Path, transactional_id: str) -> str:
     return kafka.run_tool("org.apache.kafka.tools.DumpLogSegments", *words)
 
 
-def assert_decoded(said: str) -> None:
+def assert_decoded(said: str, generation: int) -> None:
     """Apache's tool finds the same words in what we wrote: ongoing, prepared and complete."""
     statuses = [json.loads(value)["data"]["transactionStatus"] for value in re.findall(r"payload: (.*)", said)]
     assert statuses == [0, 1, 2, 4, 1, 2, 4]
     last = json.loads(re.findall(r"payload: (.*)", said)[-1])
-    assert (last["version"], last["data"]["clientTransactionVersion"]) == ("1", 2)
+    assert last["version"] == ("1" if generation else "0")
+    assert last["data"].get("clientTransactionVersion", 0) == (2 if generation == 2 else 0)
     assert '"transactionalId":"unmarked-2"' in said
 
 
-def test_transactions_are_taken_over_and_given_back(libraries: dict[str, Library], brokers: Brokers) -> None:
+@pytest.mark.parametrize(
+    "generation", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow)]
+)
+def test_transactions_are_taken_over_and_given_back(
+    generation: int, libraries: dict[str, Library], brokers: Brokers
+) -> None:
     """TXN-07, LOG-19: __transaction_state, .txnindex and producer snapshots, with transactions open and prepared."""
     brokers.apache()
+    finalize(brokers.address, generation)
     story = Story(libraries, brokers)
     prepared = written_by_apache(story)
     brokers.kill()
@@ -243,7 +247,7 @@ def test_transactions_are_taken_over_and_given_back(libraries: dict[str, Library
     brokers.ours()
     taken_over(story, prepared)
     brokers.stop()
-    assert_decoded(dumped(brokers.directory, "unmarked-2"))
+    assert_decoded(dumped(brokers.directory, "unmarked-2"), generation)
     brokers.apache()
     given_back(story, prepared)
     ended = story.producer("aiokafka", "over")

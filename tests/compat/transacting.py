@@ -22,6 +22,7 @@ import kafka.errors  # type: ignore[import-untyped]
 
 from apache import kafka as apache_kafka
 from compat.clients import Java, JavaError
+from compat.peers import Peer, asking
 
 SECONDS = 30.0
 # How long a broker keeps a reader waiting for more, when it has read everything.
@@ -112,6 +113,35 @@ class Library:
 
     def close(self) -> None:
         pass
+
+
+def finalize(address: str, generation: int) -> None:
+    """Changes transaction.version while the broker runs."""
+    for safely_down in (False, True):
+        update = {
+            "feature": "transaction.version",
+            "max_version_level": generation,
+            "upgrade_type": 2 if safely_down else 1,
+        }
+        answer = Peer(address).ask(asking(57, 1, feature_updates=[update], validate_only=False))
+        if answer.error_code.name == "none":
+            return
+    raise AssertionError(answer)
+
+
+def committed_offsets(address: str, group: str, topic: str, partitions: int) -> list[int]:
+    """How far a group is, -1 where it has said nothing. A coordinator that is not there yet is asked again.
+
+    confluent's own admin client would end the process when such a coordinator answers it (librdkafka 2.16)."""
+    wanted = [{"group_id": group, "topics": [{"name": topic, "partition_indexes": list(range(partitions))}]}]
+    deadline = time.monotonic() + SECONDS
+    while True:
+        answer = Peer(address).ask(asking(9, 8, groups=wanted, require_stable=False))
+        if not isinstance(answer, str) and answer.groups[0].error_code.name == "none":
+            found = {each.partition_index: each.committed_offset for each in answer.groups[0].topics[0].partitions}
+            return [found[partition] for partition in range(partitions)]
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.05)
 
 
 def until(is_so: Callable[[], object], what: str) -> None:
