@@ -1,8 +1,7 @@
-"""Partitions that are added, verified, and waited for."""
+"""Partitions that are added, and verified."""
 
 import pytest
 
-from ottla.coordination.transactions import ending
 from ottla.coordination.transactions.states import NAMES, State
 from ottla.wire.errors import Error
 from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
@@ -71,52 +70,6 @@ def test_verifying_in_each_state(state):
         first = Error.NONE if state is State.ONGOING else Error.TRANSACTION_ABORTABLE
         assert asked.reply == {P0: first, ("orders", 7): Error.TRANSACTION_ABORTABLE}
     assert bench.log == written
-
-
-# --- waiting
-
-
-def test_nobody_is_kept_waiting_for_long():
-    """TRAP-64: after 100 ms it is told to come back, and has changed nothing."""
-    bench, producer, before = led_to(State.PREPARE_COMMIT)
-    asked = [bench.add(producer), bench.end(before), bench.init()]
-    bench.pass_ms(99)
-    assert all(each.is_waiting for each in asked)
-    written = list(bench.log)
-    bench.pass_ms(1)
-    assert [each.error for each in asked] == [BUSY] * 3
-    assert bench.log == written and not bench.state.waiting
-    bench.mark()
-    assert bench.known().state is State.COMPLETE_COMMIT
-
-
-def test_who_waits_is_decided_in_the_state_that_is_then():
-    """Two producers wait to take over, and one to go on: each sees what the one before it changed."""
-    bench, producer, _ = led_to(State.PREPARE_COMMIT)
-    first, second, third = bench.init(), bench.add(producer), bench.init()
-    bench.mark()
-    assert first.identity == (producer[0], producer[1] + 1)
-    assert second.error is Error.PRODUCER_FENCED
-    assert third.identity == (producer[0], producer[1] + 2)
-
-
-def test_who_cannot_be_served_after_its_wait_is_told_to_come_back():
-    bench, producer, _ = led_to(State.PREPARE_COMMIT)
-    asked = bench.add(producer)
-    bench.carry_out(ending.marked(bench.state, bench.orders.pop(), bench.moment))
-    bench.is_full = True
-    bench.pass_ms(0)
-    assert asked.error is BUSY
-    assert bench.known().state is State.COMPLETE_COMMIT
-
-
-def test_alarms_of_those_who_waited_are_gone():
-    bench, producer, _ = led_to(State.PREPARE_COMMIT)
-    asked = bench.add(producer)
-    bench.mark()
-    bench.pass_ms(500)
-    assert asked.error is Error.NONE
-    assert not bench.state.waiting
 
 
 def test_the_record_names_the_generation_that_added():

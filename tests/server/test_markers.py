@@ -156,6 +156,7 @@ async def test_an_older_coordinator_leaves_the_transaction_to_the_later_one(tmp_
         await until(lambda: not shard._errands)
         assert state_of(served, "x") is State.PREPARE_COMMIT
         assert await markers(served.partition("t")) == [(ID, 1, True)]
+        assert await markers(served.partition("u")) == []
 
 
 @on_loop
