@@ -17,7 +17,7 @@ from ottla.client.commits import Committed, GroupMetadata
 from ottla.client.connection import check
 from ottla.client.partitioning import Partitioner, by_key
 from ottla.client.sending import FLYING_MAX, Manner, Sender
-from ottla.client.transactions import TIMEOUT_MS, Outcome, Prepared, State, Transactions
+from ottla.client.transactions import INIT_STABLE, TIMEOUT_MS, Outcome, Prepared, State, Transactions
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
@@ -234,10 +234,9 @@ class Producer:
         return await self.cluster.retrying(self._ask_identity, self.delivery_s)
 
     async def _ask_identity(self) -> Identity:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS)
         connection = await self.cluster.any()
-        # Version 6 is for two-phase commit, and not stable.
-        version = min(connection.version_of(InitProducerIdRequest), 5)
+        version = min(connection.version_of(InitProducerIdRequest), INIT_STABLE)
         response: InitProducerIdResponse = await connection.request(request, version=version)
         check(response.error_code)
         return Identity(response.producer_id, response.producer_epoch)

@@ -56,6 +56,7 @@ CLIENT_ADDS = 3
 PRODUCE_V1, PRODUCE_V2 = 11, 13
 OFFSETS_V1, OFFSETS_V2 = 4, 5
 END_V1, END_V2 = 4, 5
+# Of InitProducerId: the version for two-phase commit may still change.
 INIT_STABLE, INIT_TWO_PHASE = 5, 6
 
 FENCED = {Error.PRODUCER_FENCED, Error.INVALID_PRODUCER_EPOCH}

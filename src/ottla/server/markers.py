@@ -39,7 +39,8 @@ AGAIN_MAX_S = 5.0
 
 # What the coordinator of a group says that is not ready; to a coordinator of transactions it is a partition without a leader.
 NOT_READY = {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR}
-# There is nothing to end where the topic is gone, or where the producer is known with a later epoch already.
+# There is nothing to end where the topic is gone, or where the producer is known with a later epoch already. Only our own
+# picture can say that a topic is gone: another broker would say the same of any partition that it does not have.
 NOTHING_TO_END = {Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_PRODUCER_EPOCH}
 
 Place = tuple[str, int]
