@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from errno import EMFILE
 from pathlib import Path
+
+import pytest
 
 from ottla.log.log import Log
 from ottla.log.producers import Origin
+from ottla.sim.disk import SimDisk, SimFile
 from ottla.wire.records import end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -90,3 +94,26 @@ def test_aborted_transactions_are_found_among_very_many() -> None:
         expected = [row for row in every if row[1] >= first and row[0] < bound]
         rows = log.aborted_transactions(first, bound)
         assert [(row.first_offset, row.last_offset) for row in rows] == expected, (first, bound)
+
+
+def test_an_index_of_aborted_transactions_that_cannot_be_made_is_not_looked_for() -> None:
+    """PRT-16: the marker comes again, into another segment; readers of the first one find no file there, nor expect one."""
+
+    class NoDescriptors(SimDisk):
+        is_out = False
+
+        def open(self, path: str, *, create: bool = False) -> SimFile:
+            if self.is_out and create:
+                raise OSError(EMFILE, "too many open files", path)
+            return super().open(path, create=create)
+
+    disk = NoDescriptors()
+    log = make_log(disk)
+    begin(log, 5)
+    disk.is_out = True
+    with pytest.raises(OSError, match="too many"):
+        end(log, 5, commit=False)
+    disk.is_out = False
+    log.roll()
+    end(log, 5, commit=False)
+    assert [row.first_offset for row in log.aborted_transactions(0, 2)] == [0]

@@ -273,8 +273,8 @@ class Staging:
     def _write_aborted(self, segment: Segment) -> None:
         rows = self.producers.aborted_rows()
         if rows:
-            self.with_aborted.add(segment.base)
             file = self.disk.open(segment.path + ".txnindex", create=True)
+            self.with_aborted.add(segment.base)  # not before: readers expect to find the file
             end = file.size()
             try:
                 file.write_at(end - end % aborted.ROW_BYTES, [aborted.pack(rows)])
