@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ottla.client.cluster import Cluster, TopicPartition
-from ottla.client.consumer import Consumer, Found
+from ottla.client.consumer import Consumed, Consumer, Found
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.fetch import FetchResponse
 from ottla.wire.records import Record, build, end_marker, stamp
 
 WHERE = TopicPartition("t", 0)
@@ -53,7 +54,11 @@ def taken(position: int, *, read_committed: bool, data: bytes = LOG, end_offset:
     ends = None if end_offset is None else {WHERE: end_offset}
     consumer = Consumer(Cluster("localhost:1"), {WHERE: position}, ends=ends, read_committed=read_committed)
     found = Found(records=memoryview(data), aborted_transactions=ABORTED)
-    return [record.value for record in consumer._take(WHERE, found)], consumer
+    records: list[Consumed] = []
+    trouble = consumer._take(WHERE, found, records)
+    if trouble is not None:
+        raise trouble
+    return [record.value for record in records], consumer
 
 
 def test_aborted_transactions_are_left_out():
@@ -85,3 +90,24 @@ def test_a_damaged_batch_is_noticed():
     with pytest.raises(KafkaError) as refused:
         taken(0, read_committed=False, data=bytes(damaged))
     assert refused.value.error is Error.CORRUPT_MESSAGE
+
+
+def test_what_lies_before_a_damaged_batch_is_not_lost():
+    """The position stays in front of what could not be read, and whoever asks gets all that could: of every partition."""
+    other = TopicPartition("t", 1)
+    consumer = Consumer(Cluster("localhost:1"), {WHERE: 0, other: 0})
+    damaged = bytearray(batch(0, b"a", b"b") + batch(2, b"c"))
+    damaged[-1] ^= 1
+    parts = [
+        Found(partition_index=0, records=memoryview(bytes(damaged))),
+        Found(partition_index=1, records=memoryview(batch(0, b"d"))),
+    ]
+    answer = FetchResponse(responses=[FetchResponse.Topic(topic="t", partitions=parts)])
+    asked = dict(consumer.positions)
+    assert [record.value for record in consumer._accept(asked, answer)] == [b"a", b"b", b"d"]
+    assert consumer.positions == {WHERE: 2, other: 1}
+    parts[0].records = memoryview(bytes(damaged[len(batch(0, b"a", b"b")) :]))
+    del parts[1]
+    with pytest.raises(KafkaError, match="damaged at 2"):
+        consumer._accept(dict(consumer.positions), answer)
+    assert consumer.positions[WHERE] == 2

@@ -203,7 +203,7 @@ class Consumer:
                 elif found.error_code:
                     trouble = self._explain(where, found)
                 else:
-                    records += self._take(where, found)
+                    trouble = self._take(where, found, records) or trouble
         if trouble is not None and not records:
             raise trouble
         return records
@@ -235,28 +235,33 @@ class Consumer:
             ],
         )
 
-    def _take(self, where: TopicPartition, found: Found) -> list[Consumed]:
-        """The records of one answer from our position on; the position moves behind them."""
+    def _take(self, where: TopicPartition, found: Found, records: list[Consumed]) -> KafkaError | None:
+        """Add the records of one answer from our position on; the position moves behind them, and no further than they go:
+        in front of a batch that cannot be read it stays, and what is wrong with that is returned."""
         data = memoryview(found.records if found.records is not None else b"")
-        end = None if self.ends is None else self.ends[where]
         aborted = Aborted(found) if self.read_committed else None
-        records: list[Consumed] = []
-        for at, batch in batches(data):
-            position = self.positions[where]
-            if batch.last_offset < position:
-                continue
-            if not crc_ok(data, at, batch.size):
-                raise KafkaError(Error.CORRUPT_MESSAGE, f"{where.topic}-{where.partition} is damaged at {position}")
-            piece = data[at : at + batch.size]
-            self.positions[where] = batch.next_offset
-            self.leader_epochs[where] = batch.leader_epoch
-            if (aborted is not None and aborted.hides(batch, piece)) or batch.is_control:
-                continue
-            kind = batch.timestamp_type
-            for record in iterate(piece):
-                if record.offset >= position and (end is None or record.offset < end):
-                    records.append(Consumed._make((*where, *record, kind)))
-        return records
+        try:
+            for at, batch in batches(data):
+                if batch.last_offset >= self.positions[where]:
+                    records += self._read(where, batch, data[at : at + batch.size], aborted)
+                    self.positions[where] = batch.next_offset
+                    self.leader_epochs[where] = batch.leader_epoch
+        except KafkaError as error:
+            return error
+        return None
+
+    def _read(self, where: TopicPartition, batch: Batch, data: memoryview, aborted: Aborted | None) -> list[Consumed]:
+        position, end = self.positions[where], None if self.ends is None else self.ends[where]
+        if not crc_ok(data, 0, batch.size):
+            raise KafkaError(Error.CORRUPT_MESSAGE, f"{where.topic}-{where.partition} is damaged at {position}")
+        if (aborted is not None and aborted.hides(batch, data)) or batch.is_control:
+            return []
+        kind = batch.timestamp_type
+        return [
+            Consumed._make((*where, *record, kind))
+            for record in iterate(data)
+            if record.offset >= position and (end is None or record.offset < end)
+        ]
 
 
 def _heard(task: asyncio.Task[FetchResponse]) -> None:
