@@ -121,7 +121,7 @@ def application(server: Server, tmp_path: Path) -> Iterator[Application]:
 
 
 def test_streams_exactly_once(server: Server, application: Application) -> None:
-    """TXN-06, TXN-11: killed with -9 and started again, the broker too; every order is numbered once, in order."""
+    """TXN-06, TXN-11, STR-03, STR-05, STR-07: killed with -9 and started again, the broker too; orders are numbered once."""
     orders = Orders(server.address)
     application.start()
     orders.place(300)
@@ -141,7 +141,7 @@ def test_streams_exactly_once(server: Server, application: Application) -> None:
 def test_streams_exactly_once_for_five_minutes(
     server: Server, application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """TXN-06, TXN-11: the same for longer."""
+    """TXN-06, TXN-11, STR-05, STR-07: the same for longer."""
     orders, rng = Orders(server.address), random.Random(2026)
     application.start()
     deadline, kills = time.monotonic() + LONG_SECONDS, 0

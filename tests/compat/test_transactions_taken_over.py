@@ -237,7 +237,7 @@ def assert_decoded(said: str, generation: int) -> None:
 def test_transactions_are_taken_over_and_given_back(
     generation: int, libraries: dict[str, Library], brokers: Brokers
 ) -> None:
-    """TXN-07: __transaction_state, .txnindex and producer snapshots, with transactions open and prepared."""
+    """TXN-07, LOG-20: __transaction_state, .txnindex and producer snapshots, with transactions open and prepared."""
     brokers.apache()
     finalize(brokers.address, generation)
     story = Story(libraries, brokers)
