@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,12 @@ from ottla.world import Bytes, RealDisk, RealFile, World
 
 T = TypeVar("T", bound=Message)
 SECONDS = 10.0
+
+
+async def until(is_so: Callable[[], Any], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 class TouchyFile(RealFile):

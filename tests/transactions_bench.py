@@ -11,6 +11,8 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+import groups_bench
+from groups_bench import BEGAN_ELAPSED_MS, BEGAN_WALL_MS
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.transaction_coordinator import TransactionCoordinator
@@ -27,39 +29,21 @@ from ottla.wire.messages.transactions import (
     InitProducerIdResponse,
 )
 
-BEGAN_WALL_MS = 1_700_000_000_000
-BEGAN_ELAPSED_MS = 5_000
 ID = "payments"
 P0, P1 = ("orders", 0), ("orders", 1)
 
 
-class Asked:
-    """Somebody who asked; `reply` is what it got, None while it waits."""
-
-    def __init__(self) -> None:
-        self.replies: list[Any] = []
-
-    @property
-    def reply(self) -> Any:
-        assert len(self.replies) <= 1, "answered twice"
-        return self.replies[0] if self.replies else None
-
-    @property
-    def is_waiting(self) -> bool:
-        return not self.replies
+class Asked(groups_bench.Asked):
+    """The same for replies about many partitions, and for those that say who the producer is."""
 
     @property
     def error(self) -> Error:
-        """What it was refused with; Error.NONE if it was not."""
-        assert self.replies, "not answered yet"
-        if isinstance(self.reply, KafkaError):
-            return self.reply.error
-        if isinstance(self.reply, dict):
-            errors = set(self.reply.values())
-            assert len(errors) == 1, "partitions fare differently"
-            error: Error = errors.pop()
-            return error
-        return next(row for row in Error if row.code == self.reply.error_code)
+        if not isinstance(self.reply, dict):
+            return super().error
+        errors = set(self.reply.values())
+        assert len(errors) == 1, "partitions fare differently"
+        error: Error = errors.pop()
+        return error
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
 )
 from ottla.wire.records import look
-from served import Client, TouchyDisk, batch, serving
+from served import Client, TouchyDisk, batch, serving, until
 
 ONE = {"offsets.topic.num.partitions": "1"}
 
@@ -59,12 +58,6 @@ def join_request(group: str = "g", member: str = "") -> JoinGroupRequest:
         protocol_type="consumer",
         protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
     )
-
-
-async def until(is_so: Callable[[], Any], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

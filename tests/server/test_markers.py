@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from desk import on_loop
 from ottla.coordination.machine import Decision
@@ -15,16 +13,10 @@ from ottla.metadata.controller import delete_topics
 from ottla.replication.partition import Partition
 from ottla.server.shard import Shard
 from ottla.wire.records import Batch, ControlType, batches, control_type, iterate
-from served import Served, TouchyDisk, batch, serving
+from served import Served, TouchyDisk, batch, serving, until
 
 STATE = "__transaction_state"
 ID = 5
-
-
-async def until(is_so: Callable[[], Any], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def shard_of(served: Served, name: str) -> Shard[Transactions]:

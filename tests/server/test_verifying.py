@@ -17,7 +17,7 @@ from ottla.server import verifying
 from ottla.server.verifying import Entrant, Manner
 from ottla.wire.errors import Error
 from ottla.wire.messages.produce import ProduceResponse
-from served import Client, Served, batch, produce_request, serving
+from served import Client, Served, batch, produce_request, serving, until
 
 STATE = "__transaction_state"
 ID, NAME = 5, "x"
@@ -303,9 +303,3 @@ async def test_offsets_of_groups_are_admitted_the_same_way(tmp_path: Path) -> No
         assert guard is served.partition("t", 1).log.producers.guards[ID]
         gone = (await verifying.admit(node, Entrant("?" * 9, ID, 0, Manner.ADDS), wanted))["t", 1]
         assert getattr(gone, "error", None) is Error.INVALID_PRODUCER_ID_MAPPING
-
-
-async def until(is_so: Callable[[], Any], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.01)
