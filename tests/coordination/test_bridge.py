@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from consumers_bench import GROUP, Consumer, Crowd, topic_id
+from groups_bench import Asked
 from ottla.coordination import doors
-from ottla.coordination.classic_group import PREPARING, ClassicGroup
+from ottla.coordination.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.records import GroupMetadataValue
 from ottla.wire.errors import Error, KafkaError
@@ -40,7 +41,7 @@ class Classic:
         owned = ConsumerProtocolSubscription.TopicPartition(topic="t", partitions=sorted(p for _, p in self.uses))
         return packed(ConsumerProtocolSubscription(topics=["t"], owned_partitions=[owned] if self.uses else []), 1)
 
-    def ask_to_join(self, **said: object) -> object:
+    def ask_to_join(self, **said: object) -> Asked:
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -56,10 +57,10 @@ class Classic:
 
     def join(self) -> Classic:
         """Join and sync; as the leader of a classic group, take everything."""
-        reply = self.ask_to_join().reply  # type: ignore[attr-defined]
+        reply = self.ask_to_join().reply
         if isinstance(reply, JoinGroupResponse) and reply.error_code == Error.MEMBER_ID_REQUIRED.code:
             self.id = reply.member_id
-            reply = self.ask_to_join().reply  # type: ignore[attr-defined]
+            reply = self.ask_to_join().reply
         assert isinstance(reply, JoinGroupResponse), reply
         assert reply.error_code == 0, Error(reply.error_code)
         return self.sync(reply)
@@ -124,10 +125,10 @@ def classic_alone(crowd: Crowd, instance_id: str | None = None) -> Classic:
     one = Classic(crowd, instance_id)
     asked = one.ask_to_join()
     if instance_id is None:
-        one.id = asked.reply.member_id  # type: ignore[attr-defined]
+        one.id = asked.reply.member_id
         asked = one.ask_to_join()
     crowd.pass_ms(0)
-    one.sync(asked.reply)  # type: ignore[attr-defined]
+    one.sync(asked.reply)
     assert one.partitions() == [0, 1, 2, 3]
     return one
 
@@ -168,14 +169,113 @@ def test_those_who_wait_in_a_classic_group_that_becomes_another_join_again() -> 
     crowd = crowd_of()
     one = classic_alone(crowd)
     two = Classic(crowd)
-    two.id = two.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    two.id = two.ask_to_join().reply.member_id
     waiting = two.ask_to_join()
-    assert waiting.reply is None  # type: ignore[attr-defined]
+    assert waiting.reply is None
     other = Consumer(crowd, "other").join()
-    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code  # type: ignore[attr-defined]
+    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code
     two.join()
     settle(crowd, one, two, other, rounds=14)
     assert sorted(len(part) for part in shared(one, two, other)) == [1, 1, 2]
+
+
+def asking(crowd: Crowd) -> tuple[Classic, Asked]:
+    """A newcomer that has its id, and waits for the next generation of a classic group."""
+    one = Classic(crowd)
+    one.id = one.ask_to_join().reply.member_id
+    return one, one.ask_to_join()
+
+
+def test_what_members_own_is_nobody_elses_when_their_rebalance_began_anew() -> None:
+    """GRP-03, KIP-429: cooperative members keep what they have while they join. Nobody has got a part in the generation that
+    began, and now there will be another: only what they said when they joined tells what they use."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    two, _ = asking(crowd)
+    one.ask_to_join()
+    assert crowd.groups.by_id[GROUP].state == COMPLETING
+    three, _ = asking(crowd)
+    assert crowd.groups.by_id[GROUP].state == PREPARING
+    other = Consumer(crowd, "other").join()
+    crowd.pass_ms(1000)
+    other.beat()
+    assert shared(one, other) == [[0, 1, 2, 3], []]
+    for each in (one, two, three):
+        each.join()
+    settle(crowd, one, two, three, other, rounds=14)
+    assert sorted(shared(one, two, three, other)) == [[0], [1], [2], [3]]
+
+
+def test_what_the_leader_withholds_from_all_is_in_use_until_its_owner_joins_again() -> None:
+    """GRP-03, KIP-429: partitions that are to change hands are given to nobody at first. The one that has them goes on with
+    them until it gets its new part, and that is on its way."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    asking(crowd)
+    joined = one.ask_to_join().reply
+    one.divide = lambda members: Classic.divide(one, [one.id, "nobody"])  # type: ignore[method-assign]
+    uses = one.uses
+    one.sync(joined)
+    assert one.partitions() == [0, 2] and crowd.groups.by_id[GROUP].state == STABLE
+    one.uses = uses  # the answer was not read yet
+    crowd.take_over()
+    other = Consumer(crowd, "other").join()
+    crowd.pass_ms(1000)
+    other.beat()
+    assert shared(one, other) == [[0, 1, 2, 3], []]
+
+
+def test_of_two_who_claim_a_partition_the_one_that_it_was_given_to_has_it() -> None:
+    """A member may say that it owns what it lost long ago; and leaders may err."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    two, asked = asking(crowd)
+    joined = one.ask_to_join().reply
+    one.divide = lambda members: Classic.divide(one, [one.id, two.id, one.id, two.id])  # type: ignore[method-assign]
+    one.sync(joined)
+    two.sync(asked.reply)
+    assert shared(one, two) == [[0, 2], [1, 3]]
+    Consumer(crowd, "other").join()
+    held = {
+        member.id: sorted(member.assigned[topic_id("t")]) for member in crowd.group().members.values() if member.classic
+    }
+    assert held == {one.id: [0, 2], two.id: [1, 3]}
+
+
+def test_a_partition_that_a_leader_gave_to_two_goes_to_one_of_them() -> None:
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    two, asked = asking(crowd)
+    joined = one.ask_to_join().reply
+    all_of_it = Classic.divide(one, [one.id])[0].assignment
+    both = [SyncGroupRequest.Assignment(member_id=each, assignment=all_of_it) for each in (one.id, two.id)]
+    one.divide = lambda members: both  # type: ignore[method-assign]
+    one.sync(joined)
+    two.sync(asked.reply)
+    Consumer(crowd, "other").join()
+    held = [
+        partition
+        for member in crowd.group().members.values()
+        for those in member.assigned.values()
+        for partition in those
+    ]
+    assert sorted(held) == [0, 1, 2, 3]
+
+
+def test_a_group_goes_up_while_it_still_speaks_what_a_newcomer_does_not() -> None:
+    crowd = crowd_of()
+    one = Classic(crowd)
+    both = [
+        JoinGroupRequest.Protocol(name=name, metadata=one.subscription()) for name in ("range", "cooperative-sticky")
+    ]
+    one.id = one.ask_to_join(protocols=both).reply.member_id
+    asked = one.ask_to_join(protocols=both)
+    crowd.pass_ms(0)
+    one.protocol = "range"
+    one.sync(asked.reply)
+    asking(crowd)
+    Consumer(crowd, "other").join()
+    assert len(crowd.group().members) == 3
 
 
 def test_ways_up_that_are_closed() -> None:
@@ -185,7 +285,7 @@ def test_ways_up_that_are_closed() -> None:
     ):
         crowd = crowd_of(**settings)
         one = Classic(crowd)
-        one.id = one.ask_to_join(protocol_type=protocol_type).reply.member_id  # type: ignore[attr-defined]
+        one.id = one.ask_to_join(protocol_type=protocol_type).reply.member_id
         one.ask_to_join(protocol_type=protocol_type)
         crowd.pass_ms(0)
         other = Consumer(crowd, "other")
@@ -198,10 +298,10 @@ def test_a_group_whose_assignor_keeps_data_of_its_own_cannot_go_up() -> None:
     crowd = crowd_of()
     one = Classic(crowd)
     one.user_data = b"mine"
-    one.id = one.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    one.id = one.ask_to_join().reply.member_id
     asked = one.ask_to_join()
     crowd.pass_ms(0)
-    one.sync(asked.reply)  # type: ignore[attr-defined]
+    one.sync(asked.reply)
     other = Consumer(crowd, "other")
     error, said = other.refused(other.full())
     assert error == Error.GROUP_ID_NOT_FOUND and said is not None and "custom assignor" in said
@@ -267,13 +367,13 @@ def test_what_is_refused_to_classic_members() -> None:
     sync.protocol_name = "x"
     assert crowd.ask(doors.sync, sync, 5).error == Error.INCONSISTENT_GROUP_PROTOCOL
     stranger = Classic(crowd, protocol="range")
-    assert stranger.ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+    assert stranger.ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL
     connect = other.ask_to_join(protocol_type="connect")
-    assert connect.error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
-    assert connect.reply.member_id == ""  # type: ignore[attr-defined]
+    assert connect.error == Error.INCONSISTENT_GROUP_PROTOCOL
+    assert connect.reply.member_id == ""
     closed = crowd_of(group_consumer_migration_policy="disabled")
     Consumer(closed, "one").join()
-    assert Classic(closed).ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[attr-defined]
+    assert Classic(closed).ask_to_join().error == Error.INCONSISTENT_GROUP_PROTOCOL
 
 
 # --- down
@@ -288,7 +388,7 @@ def test_when_the_last_consumer_leaves_the_classic_ones_are_a_classic_group_agai
     group = crowd.groups.by_id[GROUP]
     assert isinstance(group, ClassicGroup) and group.state == PREPARING
     asked = one.ask_to_join()
-    one.sync(asked.reply)  # type: ignore[attr-defined]
+    one.sync(asked.reply)
     assert one.partitions() == [0, 1, 2, 3]
     crowd.take_over()
     loaded = crowd.groups.by_id[GROUP]
@@ -381,16 +481,16 @@ def test_an_upgrade_that_cannot_be_written_answers_those_who_wait_and_leaves_a_c
     """The disk is full: nobody waits for ever, and sessions still end."""
     crowd = crowd_of()
     one, two = classic_alone(crowd), Classic(crowd)
-    two.id = two.ask_to_join().reply.member_id  # type: ignore[attr-defined]
+    two.id = two.ask_to_join().reply.member_id
     waiting = two.ask_to_join()
     crowd.most_bytes = 0
     assert Consumer(crowd, "other").send(Consumer(crowd, "other").full()).error_code != 0  # type: ignore[union-attr]
-    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code  # type: ignore[attr-defined]
+    assert waiting.reply.error_code == Error.REBALANCE_IN_PROGRESS.code
     assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
     crowd.most_bytes = 1 << 20
     again = two.ask_to_join()
     joined = one.ask_to_join()
-    assert again.reply.error_code == joined.reply.error_code == 0  # type: ignore[attr-defined]
+    assert again.reply.error_code == joined.reply.error_code == 0
     crowd.pass_ms(SESSION_MS + REBALANCE_MS)
     assert crowd.groups.by_id[GROUP].state == "Empty"
 

@@ -11,6 +11,8 @@ one another can be read here, except the data of assignors that users wrote, and
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from ottla.coordination.advancing import (
     REVOCATION,
     SESSION,
@@ -56,6 +58,9 @@ from ottla.wire.messages.subscriptions import (
 POLICY = "group.consumer.migration.policy"
 UP, DOWN, BOTH, NEITHER = "upgrade", "downgrade", "bidirectional", "disabled"
 
+# Partitions by the name of their topic, as consumers tell one another.
+Named = list[tuple[str, list[int]]]
+
 
 def policy(groups: Groups) -> str:
     said: str = groups.config[POLICY]
@@ -98,12 +103,12 @@ def _no_upgrade(group: ClassicGroup, why: str) -> KafkaError:
 
 def _move_in(turn: Turn, classic: ClassicGroup) -> None:
     """The group that this decision goes on with has the members of the classic one, and the records say so."""
-    group, group_id, image = turn.group, classic.group_id, turn.groups.image
+    group, group_id = turn.group, classic.group_id
     group.epoch = group.assignment_epoch = classic.generation
+    said = {member.member_id: _subscription(classic, member) for member in classic.members.values()}
+    group.targets = _parts(turn.groups.image, classic, said)
     for member in classic.members.values():
-        target = _part(image, classic, member)
-        group.targets[member.member_id] = target
-        group.put(_newcomer(classic, member, target))
+        group.put(_newcomer(classic, member, said[member.member_id], group.targets[member.member_id]))
     group.metadata_hash = hash_of(turn, group.topics())
     members = group.members.values()
     turn.records += [member_record(group_id, member) for member in members]
@@ -113,8 +118,27 @@ def _move_in(turn: Turn, classic: ClassicGroup) -> None:
     turn.records += [current_record(group_id, member) for member in members]
 
 
-def _part(image: Image, group: ClassicGroup, member: ClassicMember) -> Target:
-    """What the leader gave to a member, as far as the topics exist."""
+def _parts(image: Image, group: ClassicGroup, said: Mapping[str, ConsumerProtocolSubscription]) -> dict[str, Target]:
+    """What each member may be using, as far as the topics exist: what the leader gave to it, and what it owned when it last
+    joined. Cooperative ones (KIP-429) go on with that until they get their next part, and that may never come: what is to
+    change hands is given to nobody at first, or the rebalance begins anew. Each partition counts as one member's: the one's
+    to whom it was given before the one's who says so, and then the one's who had its part later (KIP-792)."""
+    claims = [(member.member_id, _given(group, member)) for member in group.members.values()]
+    latest = sorted(said, key=lambda member_id: said[member_id].generation_id, reverse=True)
+    claims += [(member_id, _named(said[member_id].owned_partitions)) for member_id in latest]
+    taken: set[tuple[bytes, int]] = set()
+    parts: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in group.members}
+    for member_id, claimed in claims:
+        for name, partitions in claimed:
+            if (topic := image.topic(name)) is not None:
+                free = frozenset(p for p in partitions if (topic.id, p) not in taken)
+                taken.update((topic.id, p) for p in free)
+                if free:
+                    parts[member_id][topic.id] = parts[member_id].get(topic.id, frozenset()) | free
+    return dict(parts)
+
+
+def _given(group: ClassicGroup, member: ClassicMember) -> Named:
     try:
         assignment = unpacked(ConsumerProtocolAssignment, bytes(member.assignment))
     except Malformed:
@@ -122,16 +146,27 @@ def _part(image: Image, group: ClassicGroup, member: ClassicMember) -> Target:
     if assignment.user_data:
         why = "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor"
         raise _no_upgrade(group, f"{why} before re-attempting the upgrade.")
-    named = ((image.topic(topic.topic), topic.partitions) for topic in assignment.assigned_partitions)
-    return {topic.id: frozenset(partitions) for topic, partitions in named if topic is not None}
+    return _named(assignment.assigned_partitions)
 
 
-def _newcomer(group: ClassicGroup, member: ClassicMember, target: Target) -> Member:
-    protocol = group.protocol or member.protocols[0][0]
+def _named(
+    topics: Iterable[ConsumerProtocolAssignment.TopicPartition | ConsumerProtocolSubscription.TopicPartition],
+) -> Named:
+    return [(topic.topic, topic.partitions) for topic in topics]
+
+
+def _subscription(group: ClassicGroup, member: ClassicMember) -> ConsumerProtocolSubscription:
+    """One that has just come need not speak what the others agreed on before."""
+    spoken = dict(member.protocols)
     try:
-        subscription = unpacked(ConsumerProtocolSubscription, member.subscription(protocol))
+        return unpacked(ConsumerProtocolSubscription, spoken.get(group.protocol or "", member.protocols[0][1]))
     except Malformed:
         raise _no_upgrade(group, "the embedded consumer protocol is malformed.")
+
+
+def _newcomer(
+    group: ClassicGroup, member: ClassicMember, subscription: ConsumerProtocolSubscription, target: Target
+) -> Member:
     return Member(
         member.member_id,
         epoch=group.generation,
