@@ -246,6 +246,25 @@ def test_an_end_that_nobody_confirms_can_be_asked_for_again(generation):
     play(generation, act)
 
 
+def test_a_batch_that_is_dropped_with_its_number_costs_the_epoch():
+    """TXN-09: in generation 1 the next transaction would go on behind a number that was never written, and a copy of the
+    batch that is still under way would fit right there. So it gets an epoch of its own."""
+
+    async def act(told: Told, producer: Producer) -> None:
+        told.says[PRODUCE] = [Error.NOT_LEADER_OR_FOLLOWER] * 1000
+        producer.begin()
+        await producer.post("t", b"never written")
+        await asyncio.sleep(1)
+        before = producer._sender.identity
+        await producer.abort()
+        assert producer._sender.identity != before
+        told.says.clear()
+        await try_all(producer)
+        assert producer._sender.lane(WHERE).sequence == 1
+
+    play(1, act)
+
+
 @pytest.mark.parametrize("generation", [1, 2])
 def test_what_each_generation_asks(generation):
     """Generation 2 has no question of its own before it writes, and learns its next epoch from the end."""

@@ -239,9 +239,17 @@ class Transactions:
         self._expect(State.OPEN, State.FAILED, State.PREPARED, ending=False)
         self._closing = True
         self.refusal = KafkaError(Error.TRANSACTION_ABORTABLE, "the transaction was aborted before this was written")
+        numbered = [
+            batch
+            for lane in self.sender.lanes.values()
+            for batch in (*lane.flying, *lane.queue)
+            if batch.data is not None
+        ]
         for lane in self.sender.lanes.values():
             self.sender.drop(lane, self.refusal)
         await self.sender.settled()
+        if any(batch.error is not None for batch in numbered):
+            self._wants_epoch = True  # what comes next would be missing them, or find them arriving late
         await self._added_all()
         self._expect(State.OPEN, State.FAILED, State.PREPARED, ending=False)
         await self._end(False)
@@ -386,6 +394,7 @@ class Transactions:
         try:
             return await self.cluster.retrying(step, self.patience_s, PAUSE_SECONDS)
         except OSError as error:
+            self._wants_epoch = self.state is not State.NEW
             raise error if self.state is State.NEW else self._fail(error)
         except KafkaError as error:
             if self.state is State.NEW and error.error not in FENCED:
