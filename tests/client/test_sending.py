@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
+from ottla.client.batches import Identity
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.connection import Lost
 from ottla.client.consumer import Consumer
@@ -234,6 +235,30 @@ def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker)
         assert [type(result) for result in results] == [Lost, Sent, Sent]
         assert after.offset == 4
         assert await written(cluster, topic) == [[b"first", bytes(3000), b"a", b"b", b"after"]]
+
+    run(broker, act)
+
+
+def test_a_leader_that_has_forgotten_us_takes_what_comes_first(broker):
+    """One batch is refused, and the one behind it is written: its number is taken, and must not be given to another."""
+
+    async def act(cluster: Cluster, _behind: Cluster, _between: Between, topic: str) -> None:
+        await Admin(cluster).alter_configs(topic, put={"max.message.bytes": "2000"})
+        async with Producer(cluster, linger_ms=0, batch_bytes=1) as producer:
+            for number in range(3):
+                await producer.send(topic, value=b"before %d" % number)
+            lane = producer._sender.lane(TopicPartition(topic, 0))
+            # The leader knows nothing of this name, and the producer does not know that.
+            producer._sender.identity = Identity(lane.identity.producer_id + 1_000_000, 0)
+            lane.rename(producer._sender.identity)
+            lane.known_as, lane.sequence, lane.expected = lane.identity.producer_id, 3, 3
+            values = [bytes(5000), b"behind", b"after", b"later", b"last"]
+            results = []
+            for part in (values[:2], values[2:]):
+                posted = [await producer.post(topic, value) for value in part]
+                results += await asyncio.gather(*posted, return_exceptions=True)
+        assert [type(result) for result in results] == [KafkaError, Sent, Sent, Sent, Sent]
+        assert await written(cluster, topic) == [[b"before 0", b"before 1", b"before 2", *values[1:]]]
 
     run(broker, act)
 

@@ -20,7 +20,7 @@ from ottla.client.cluster import TopicPartition
 from ottla.client.connection import Connection
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceResponse
-from ottla.wire.records import Record
+from ottla.wire.records import SEQUENCE_MODULUS, Record
 
 # A record in a batch is at most this much longer than its key, value and headers.
 RECORD_OVERHEAD = 21
@@ -129,7 +129,8 @@ class Lane:
         self.flying: deque[Pending] = deque()
         self.connection: Connection | None = None
         self.identity = NOBODY
-        self.sequence = 0
+        self.sequence = 0  # of the next batch to be sealed
+        self.expected = 0  # the one that follows what the leader has acknowledged
         # The producer id under which the leader has acknowledged something. Before that it may know nothing of us, and
         # such a leader takes whichever number comes first: so the first batch flies alone.
         self.known_as = NOBODY.producer_id
@@ -148,7 +149,13 @@ class Lane:
             return None
         return batch if batch.closed or now >= batch.due else None
 
-    def answered(self) -> None:
+    def rename(self, identity: Identity) -> None:
+        """Numbers begin anew under each name."""
+        self.identity, self.sequence, self.expected = identity, 0, 0
+
+    def acknowledged(self, batch: Pending) -> None:
+        self.flying.remove(batch)
+        self.expected = (batch.sequence + len(batch.records)) % SEQUENCE_MODULUS
         self.known_as = self.identity.producer_id
         self.pause_s, self.not_before = PAUSE_SECONDS, 0.0
 

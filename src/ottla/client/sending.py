@@ -174,7 +174,7 @@ class Sender:
             if self.identity is None:
                 self._ask_identity(lane)
                 return False
-            lane.identity, lane.sequence = self.identity, 0
+            lane.rename(self.identity)
         if not batch.closed:
             self.on_closed(lane)
         batch.sequence = lane.sequence if self.manner.idempotent else -1
@@ -280,8 +280,7 @@ class Sender:
         )
 
     def _written(self, lane: Lane, batch: Pending, answer: Answer) -> None:
-        lane.flying.remove(batch)
-        lane.answered()
+        lane.acknowledged(batch)
         batch.acknowledge(lane.where.partition, answer)
         self.on_settled(batch.size)
         self._landed(lane)
@@ -316,10 +315,17 @@ class Sender:
                 self.cluster.forget(lane.where.topic)
             self._back_off(lane)
         else:
-            self._renumber(lane, back[1:], self._give_up(lane, first, error), first.sequence)
+            told = self._give_up(lane, first, error)
+            self._renumber(lane, first.sequence, back[1:], told)
 
-    def _renumber(self, lane: Lane, rest: list[Pending], told: Exception, sequence: int) -> None:
-        """The batch before these was given up, and they need other numbers; those that may have been written get none."""
+    def _renumber(self, lane: Lane, sequence: int, rest: list[Pending], told: Exception) -> None:
+        """The batch of this number was given up: those behind it need others, and those that may be written get none.
+
+        A leader that lost all it knew of us (with its power, say) takes whichever number comes first, and so may have
+        written one that flew behind. The free number is then below what it expects, and cannot be given again.
+        """
+        if lane.expected != sequence:
+            self._distrust(lane)
         clear = [batch for batch in rest if not batch.doubtful]
         for batch in rest:
             if batch.doubtful:
