@@ -86,6 +86,17 @@ def test_who_was_replaced_may_not_go_on():
     assert going_on(bench, (producer[0] + 7, producer[1])).error is FENCED
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_who_was_replaced_does_not_end_the_transaction_of_its_successor(level):
+    """TXN-08: also not by a request to go on that comes late, when the answer to its repetition was long heard."""
+    bench, producer, _ = led_to(State.EMPTY, level)
+    now = going_on(bench, producer).identity
+    bench.add(now)
+    assert going_on(bench, producer).error is FENCED
+    assert bench.known().state is State.ONGOING and not bench.orders
+    assert (bench.end if level == 2 else bench.end_1)(now).error is Error.NONE
+
+
 def test_in_generation_2_who_did_not_hear_of_its_end_may_go_on():
     bench, producer, before = led_to(State.COMPLETE_COMMIT)
     assert going_on(bench, before).identity == producer
@@ -211,6 +222,15 @@ def test_who_does_not_want_it_kept_aborts_it():
     asked = bench.init(enable_2pc=True)
     assert bench.mark() == [Marking(ID, left[0], left[1] + 1, False, (P0, P1), 2)]
     assert asked.identity == (left[0], left[1] + 3)
+
+
+def test_what_is_prepared_is_not_ended_by_who_was_replaced():
+    """Another system may have committed its part already."""
+    bench, left = two_phase()
+    kept = back(bench).identity
+    assert going_on(bench, left, enable_2pc=True).error is FENCED
+    assert bench.known().state is State.ONGOING and not bench.orders
+    assert bench.end(kept).error is Error.NONE
 
 
 def test_coming_back_while_the_end_goes_on_waits_for_it():

@@ -77,6 +77,8 @@ def init_producer_id(
         return _begin(state, initiating, moment)
     if not _may_go_on(known, request):
         return Decision(refused(Error.PRODUCER_FENCED, caller.version))
+    if known.state is State.ONGOING and _is_late(known, request):
+        return Decision(refused(Error.PRODUCER_FENCED, caller.version))
     if known.state in AT_REST:
         return _renew(state, known, initiating, caller, moment)
     if known.state is State.ONGOING and request.keep_prepared_txn:
@@ -97,6 +99,12 @@ def _may_go_on(known: Transaction, request: InitProducerIdRequest) -> bool:
         return True
     # A new producer id took the place of one whose epochs are exhausted, but its answer was lost.
     return request.producer_id == known.previous_producer_id and request.producer_epoch >= EXHAUSTED
+
+
+def _is_late(known: Transaction, request: InitProducerIdRequest) -> bool:
+    """Whether it comes from before the transaction that is open, which it must not touch: whoever began that one knows its own
+    identity. (Apache Kafka aborts the transaction first and refuses afterwards.)"""
+    return request.producer_id != NONE and Identity(request.producer_id, request.producer_epoch) != known.identity
 
 
 def _timeout_ms(request: InitProducerIdRequest) -> int:
