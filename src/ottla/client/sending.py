@@ -23,6 +23,8 @@ from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.records import SEQUENCE_MODULUS, build
 
 REQUEST_BYTES_MAX = 1 << 20
+# The end of the transaction before may still be under way: that is a matter of milliseconds.
+ENDING_PAUSE_SECONDS = 0.02
 # A leader remembers the numbers of so many batches of a producer.
 FLYING_MAX = 5
 
@@ -311,7 +313,9 @@ class Sender:
         time_is_left = asyncio.get_running_loop().time() + lane.pause_s < first.deadline
         if may_pass(error) and time_is_left:
             lane.queue.extendleft(reversed(back))
-            if not (isinstance(error, KafkaError) and error.error is Error.CONCURRENT_TRANSACTIONS):
+            if isinstance(error, KafkaError) and error.error is Error.CONCURRENT_TRANSACTIONS:
+                lane.pause_s = ENDING_PAUSE_SECONDS
+            else:
                 self.cluster.forget(lane.where.topic)
             self._back_off(lane)
         else:
