@@ -416,3 +416,17 @@ async def test_a_corrupt_batch_beside_one_in_a_transaction_is_refused_alone(tmp_
             assert codes(later) == {("t", 0): Error.NOT_ENOUGH_REPLICAS.code, ("t", 1): Error.CORRUPT_MESSAGE.code}
             first = await client.call(produce_request("t", {0: corrupt, 1: inside}, transactional_id="x"), version)
             assert set(codes(first).values()) == {Error.CORRUPT_MESSAGE.code}
+
+
+@on_loop
+async def test_a_batch_in_a_transaction_that_is_too_short_for_a_producer(tmp_path: Path) -> None:
+    """TRAP-19: alone, or behind one that is whole and whose producer must not be taken for its own."""
+    short = struct.pack(">qiibIh7x", 0, 18, 0, 2, 0, 16)
+    async with serving(tmp_path) as served:
+        await served.topic("t", partitions=2)
+        client = await served.connect()
+        inside = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+        for parts in ({0: short}, {0: inside, 1: short}):
+            answer = await client.call(produce_request("t", parts, transactional_id="x"), 12)
+            assert codes(answer)["t", max(parts)] == Error.CORRUPT_MESSAGE.code
+        assert not served.partition("t", 1).log.producers.guards

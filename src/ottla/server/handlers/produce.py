@@ -369,9 +369,10 @@ def _entering(request: ProduceRequest, ctx: Context) -> tuple[dict[Place, int], 
         for part in topic.partition_data:
             try:
                 length, magic, attributes, producer_id, epoch, sequence = _glance_at_producer(part.records)
-                is_whole = magic == 2 and length + PREFIX_BYTES == len(part.records)
             except (StructError, TypeError):
-                is_whole = False
+                _look_at_all(request)
+                continue  # there is no room in it for a producer
+            is_whole = magic == 2 and length + PREFIX_BYTES == len(part.records)
             if not is_whole and not _begins_in_transaction(part, request):
                 continue
             if attributes & TRANSACTIONAL_BIT and producer_id >= 0 and hosted and part.index in hosted.partitions:
