@@ -84,6 +84,10 @@ class Coordinators(Generic[State]):
         for shard in self.shards.values():
             if shard.machine is not None:
                 shard.carry_out_all(shard.machine.follow(old, new, delta, shard.moment()))
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Begin leaderships of partitions that are here by now: some logs are opened late."""
         hosted = self._node.replicas.by_name.get(self._kind.topic)
         fresh = [p for p in hosted.partitions.values() if self._is_new(p)] if hosted else []
         self._begin(fresh)

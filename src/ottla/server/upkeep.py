@@ -80,6 +80,8 @@ class Upkeep:
             log_.info("%s has room again and takes records", path)
         if self._node.replicas.homeless:
             await self._node.replicas.house()
+            self._node.groups.take_up()
+            self._node.transactions.take_up()
 
     async def flush(self) -> None:
         """Closed segments reach the disk soon after they are rolled; so does what has waited for `flush.ms`."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from desk import on_loop
+from ottla.log.directories import Directories
+from ottla.metadata.topics import TRANSACTION_STATE
 from ottla.server.handlers.finding import TRANSACTION
 from ottla.wire.errors import Error
 from ottla.wire.messages.groups import FindCoordinatorRequest
@@ -279,3 +282,28 @@ async def test_two_phases_with_a_crash_between_them(tmp_path: Path) -> None:
         assert (back.ongoing_txn_producer_id, back.ongoing_txn_producer_epoch) == left
         assert (await end(client, left)).error_code == Error.PRODUCER_FENCED.code
         assert (await end(client, (back.producer_id, back.producer_epoch))).error_code == 0
+
+
+@on_loop
+async def test_a_coordinator_whose_log_is_opened_late_goes_on_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TXN-07: what it had decided before, the rest of the cluster waits for."""
+    async with serving(tmp_path, SMALL) as served:
+        client = await coordinated(served)
+        who = await initialised(client)
+        await add(client, who)
+    opened, is_out = Directories.log, True
+
+    async def log(self: Directories, topic: str, *args: Any) -> Any:
+        if is_out and topic == TRANSACTION_STATE:
+            raise OSError(EMFILE, "too many open files")
+        return await opened(self, topic, *args)
+
+    monkeypatch.setattr(Directories, "log", log)
+    async with serving(tmp_path, SMALL) as served:
+        client = await served.connect()
+        assert (await state_of(client)).error_code == Error.NOT_COORDINATOR.code
+        is_out = False
+        await served.node.upkeep.find_room()
+        assert (await state_of(await back_again(served))).transaction_state == "Ongoing"
