@@ -45,7 +45,6 @@ FAMILIES = [
 ]
 
 # Why a behaviour of a family that is otherwise claimed has no test. `test_status.py` wants a test or a reason for each.
-TRANSACTIONS = "There is no transaction coordinator yet; what it needs is not advertised, so no client tries."
 COPIES = "About copies on other brokers: one node has none."
 TIERED = "There is no tiered storage yet."
 REASONS = [
@@ -54,9 +53,7 @@ REASONS = [
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
     ("GRP-21..23", "Rates and sizes: `make bench` measures how soon 200 members settle, and what 2,000 groups cost."),
     ("GRP-25", COPIES),
-    ("PRT-06, PRT-18", TRANSACTIONS),
     ("TRAP-42..47, TRAP-49, TRAP-50", COPIES),
-    ("TRAP-64..67", TRANSACTIONS),
     ("TRAP-76", "There are no share groups yet."),
 ]
 

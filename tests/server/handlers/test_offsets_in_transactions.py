@@ -14,8 +14,10 @@ from ottla.wire.messages.commits import OffsetFetchRequest
 from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
+    DescribeProducersRequest,
     EndTxnRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
     TxnOffsetCommitRequest,
 )
 from served import Client, Served, serving
@@ -54,6 +56,12 @@ class Producer:
         )
         answer = await self.client.call(request, 4 if self.adds else 5)
         return [part.error_code for topic in answer.topics for part in topic.partitions]
+
+    async def has_ended(self, committed: bool) -> bool:
+        """Whether its coordinator was ready to end the transaction."""
+        answer = await self.client.call(EndTxnRequest(committed=committed, **self._who), 4 if self.adds else 5)
+        assert answer.error_code in (0, Error.COORDINATOR_LOAD_IN_PROGRESS.code)
+        return bool(answer.error_code == 0)
 
     async def end(self, committed: bool) -> None:
         answer = await self.client.call(EndTxnRequest(committed=committed, **self._who), 4 if self.adds else 5)
@@ -122,6 +130,38 @@ async def test_a_transaction_that_is_open_outlives_a_restart(tmp_path: Path) -> 
         assert await fetch(client, stable=False) == -1
         await producer.end(committed=True)
         assert await stable(client) == 5
+
+
+@on_loop
+async def test_who_comes_back_with_its_old_id_commits_what_it_left_open(tmp_path: Path) -> None:
+    """PRT-18: as Flink's sink does it, whose transactions may take an hour; it finds them by 61 and 66 as well."""
+    hour_ms = 3_600_000
+    long = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=hour_ms)
+    async with serving(tmp_path, SMALL) as served:
+        producer = await ready(served, adds=True)
+        refused = await producer.client.call(long, 5)
+        assert refused.error_code == Error.INVALID_TRANSACTION_TIMEOUT.code
+    settings = SMALL | {"transaction.max.timeout.ms": str(hour_ms)}
+    async with serving(tmp_path, settings) as served:
+        await served.topic("t")
+        producer = await ready(served, adds=True)
+        assert (await producer.client.call(long, 5)).error_code == 0
+        producer.epoch += 1
+        await producer.begin()
+        assert await producer.commit(5) == [0]
+        listed = await producer.client.call(ListTransactionsRequest(), 0)
+        assert [each.transaction_state for each in listed.transaction_states] == ["Ongoing"]
+    async with serving(tmp_path, settings) as served:
+        producer.client = await served.connect()
+        place = DescribeProducersRequest.Topic(name="__consumer_offsets", partition_indexes=[0, 1])
+        answer = await producer.client.call(DescribeProducersRequest(topics=[place]), 0)
+        known = [each for part in answer.topics[0].partitions for each in part.active_producers]
+        assert [(each.producer_id, each.producer_epoch) for each in known] == [(producer.id, producer.epoch)]
+        assert known[0].current_txn_start_offset >= 0
+        async with asyncio.timeout(10):
+            while not await producer.has_ended(committed=True):
+                await asyncio.sleep(0.01)
+        assert await stable(producer.client) == 5
 
 
 @on_loop
