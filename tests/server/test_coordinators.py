@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from ottla.log import compaction
+from ottla.log.log import Log
+from ottla.log.trimming import raise_start
 from ottla.server import loading
 from ottla.server import shard as shards
 from ottla.server.coordinators import partition_of
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
+from ottla.wire.messages.commits import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from ottla.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
@@ -220,6 +223,88 @@ async def _unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(_unreadable(tmp_path, monkeypatch))
+
+
+async def _compacted_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(path, ONE) as served:
+        always = {"cleanup_policy": "compact", "delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0"}
+        for name in ("t", "u"):
+            await served.topic(name)
+        await served.topic("__consumer_offsets", 1, **always)
+        client, compactions = await served.connect(), served.node.upkeep.compactions
+        shard, log = served.node.groups.shards[0], served.partition("__consumer_offsets").log
+        for topic, offset in (("t", 7), ("u", 1), ("u", 2)):
+            assert await commit(client, offset, topic=topic) == 0
+        gone = [
+            OffsetDeleteRequest.Topic(name="t", partitions=[OffsetDeleteRequest.Topic.Partition(partition_index=0)])
+        ]
+        assert (await client.call(OffsetDeleteRequest(group_id="g", topics=gone), 0)).error_code == 0
+        log.roll(log.end_offset)
+        await log.flush()
+        may_swap, may_read, has_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        swap, read = compaction.swap, Log.read
+
+        async def swap_later(*arguments: Any) -> bool:
+            await may_swap.wait()
+            return await swap(*arguments)
+
+        async def read_by_steps(self: Log, offset: int, *rest: int) -> Any:
+            if offset > 0:
+                has_read.set()
+                await may_read.wait()
+            return await read(self, offset, *rest)
+
+        monkeypatch.setattr(compaction, "swap", swap_later)
+        monkeypatch.setattr(Log, "read", read_by_steps)
+        monkeypatch.setattr(shards, "LOADED_AT_ONCE_BYTES", 1)
+        round_under_way = asyncio.create_task(compactions.run())
+        await until(lambda: log.directory in compactions._busy)
+        shard.machine = None
+        load = asyncio.create_task(shard.load())
+        await has_read.wait()
+        may_swap.set()
+        await round_under_way
+        log.cleaned_to = -1  # all of it is due again
+        await compactions.run()
+        may_read.set()
+        await load
+        assert (await committed(client), await committed(client, topic="u")) == ((-1, 0), (2, 0))
+        await compactions.run()
+        assert log.cleaned_to == log.active.base
+
+
+def test_what_is_read_back_while_it_is_compacted_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RET-05: one round takes away a record that was read by then, the next one would take away what ends it."""
+    asyncio.run(_compacted_meanwhile(tmp_path, monkeypatch))
+
+
+async def _trimmed_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        for offset in range(4):
+            assert await commit(client, offset, group=f"g{offset}") == 0
+        shard, read = served.node.groups.shards[0], loading.replay
+        log = shard.partition.log
+
+        def trim(*arguments: Any) -> Any:
+            monkeypatch.setattr(loading, "replay", read)
+            raise_start(log, 3)
+            return read(*arguments)
+
+        monkeypatch.setattr(loading, "replay", trim)
+        monkeypatch.setattr(shards, "LOADED_AT_ONCE_BYTES", 1)
+        monkeypatch.setattr(shards, "LOAD_AGAIN_S", 0.01)
+        shard.machine = None
+        await shard.load()
+        assert shard.machine is None
+        await until(lambda: shard.machine)
+        assert list(shard.state.offsets.by_group) == ["g3"]
+
+
+def test_what_is_read_back_while_it_is_trimmed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(_trimmed_meanwhile(tmp_path, monkeypatch))
 
 
 async def _write_fails(path: Path) -> None:

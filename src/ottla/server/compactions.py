@@ -103,6 +103,8 @@ class Compactions:
             and log.directory not in self._put_off
             # A copy that got a record before a round, and looks for its tombstone after the next, would keep the record.
             and (log.topic, log.partition) not in self._node.replicas.moves.under_way
+            and not self._node.groups.is_loading(log)  # the same for those who read it back
+            and not self._node.transactions.is_loading(log)
         )
 
     async def _compact(self, log: Log, dirt: Dirt, tools: Tools) -> None:

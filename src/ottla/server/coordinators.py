@@ -16,6 +16,7 @@ from ottla.server.shard import Decide, Kind, ProducerKey, Shard, Who
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
+    from ottla.log.log import Log
     from ottla.replication.partition import Partition
     from ottla.server.context import Context
     from ottla.server.node import Node
@@ -72,6 +73,10 @@ class Coordinators(Generic[State]):
     def all(self) -> list[Shard[State]]:
         """Every shard of this broker, also those that are loading."""
         return [self.shards[index] for index in sorted(self.shards)]
+
+    def is_loading(self, log: Log) -> bool:
+        """Whether a shard is being read back from this log."""
+        return any(shard.is_loading and shard.partition.log is log for shard in self.shards.values())
 
     # --- following the picture
 

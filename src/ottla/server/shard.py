@@ -108,6 +108,7 @@ class Shard(Generic[State]):
         self._errands: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._is_over = False
+        self.is_loading = False
 
     @property
     def state(self) -> State:
@@ -152,6 +153,14 @@ class Shard(Generic[State]):
         self.carry_out_all(machine.loaded(self.moment()))
 
     async def _replay_log(self, machine: Machine[State]) -> int:
+        """Where the log is trimmed below the reader, the read fails, and all is read again from where it begins then."""
+        self.is_loading = True
+        try:
+            return await self._replay_all(machine)
+        finally:
+            self.is_loading = False
+
+    async def _replay_all(self, machine: Machine[State]) -> int:
         log, count = self.partition.log, 0
         offset = log.start_offset
         while offset < log.end_offset and not self._is_over:
