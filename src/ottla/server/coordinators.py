@@ -76,7 +76,8 @@ class Coordinators(Generic[State]):
 
     def is_loading(self, log: Log) -> bool:
         """Whether a shard is being read back from this log."""
-        return any(shard.is_loading and shard.partition.log is log for shard in self.shards.values())
+        shard = self.shards.get(log.partition)
+        return shard is not None and shard.is_loading and shard.partition.log is log
 
     # --- following the picture
 
