@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from apache import kafka
-from compat.dealings import Dealings
+from compat.dealings import Dealings, until
+from compat.parties import Line
 from compat.peers import difference, ours_and_apaches
 from compat.test_classic_scripts import read_topic
+from ottla.wire.messages.cluster import ApiVersionsRequest, UpdateFeaturesRequest
 
 pytestmark = pytest.mark.apache
 
@@ -460,10 +462,22 @@ def lists(deal: Dealings) -> None:
 @pytest.mark.parametrize("play", SCRIPTS, ids=lambda play: play.__name__)
 def test_same_words(play: Script, addresses: list[str]) -> None:
     """TXN-07, TXN-08: what producers, administrators and readers are told."""
+    compare(play, addresses, f"t-{play.__name__}")
+
+
+@pytest.mark.parametrize("level", [1, 0])
+def test_same_words_at_lower_levels(level: int, addresses: list[str]) -> None:
+    """PRT-07: the last ones of all, for they lower `transaction.version` while the brokers run."""
+    for address in addresses:
+        lower(address, level)
+    compare(lambda deal: first_generation(deal, 4), addresses, f"t-level-{level}")
+
+
+def compare(play: Script, addresses: list[str], name: str) -> None:
     minutes: list[list[tuple[str, str, Any]]] = []
     written: list[list[Any]] = []
     for address in addresses:
-        deal = Dealings(address, f"t-{play.__name__}")
+        deal = Dealings(address, name)
         try:
             play(deal)
         finally:
@@ -474,3 +488,23 @@ def test_same_words(play: Script, addresses: list[str]) -> None:
         assert ours[:2] == theirs[:2]
         assert not difference(ours[2], theirs[2]), f"answer {number} of {len(minutes[0])}, {ours[:2]}"
     assert written[0] == written[1]
+
+
+def lower(address: str, level: int) -> None:
+    update = UpdateFeaturesRequest.Update(feature="transaction.version", max_version_level=level, upgrade_type=2)
+    versions = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+
+    def is_so() -> bool:
+        line.send(versions, 4)
+        told: Any = line.hear()
+        levels = {row.name: row.max_version_level for row in told.finalized_features}
+        return bool(levels.get("transaction.version", 0) == level)
+
+    line = Line(address)
+    try:
+        line.send(UpdateFeaturesRequest(feature_updates=[update]), 1)
+        answer: Any = line.hear()
+        assert answer.error_code == 0
+        until(is_so)
+    finally:
+        line.close()
