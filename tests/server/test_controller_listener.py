@@ -88,6 +88,21 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_two_nodes_that_start_at_once(tmp_path: Path) -> None:
+    """Both may bind the port before either listens there; one of them moves."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    fallback = {"ottla.controller.port.fallback": "true"}
+    settings = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}", **fallback}
+    both = [serving(tmp_path / name, settings) for name in ("one", "other")]
+    started = await asyncio.gather(*(each.__aenter__() for each in both))
+    ports = [served.node.listeners[-1].port for served in started]
+    for each in both:
+        await each.__aexit__(None, None, None)
+    assert port in ports and len(set(ports)) == 2
+
+
+@on_loop
 async def test_it_lists_only_what_it_serves(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await to_controller(served)

@@ -431,12 +431,23 @@ class Listener:
         host = "127.0.0.1" if self.port == 0 and self.host == "localhost" else self.host or None
         try:
             self._server = await self._listen(host, self.port)
+            if self.is_controller and self._may_move():
+                self._hold(self._server)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or not (self.is_controller and self._may_move()):
                 raise
+            if self._server is not None:
+                self._server.close()
             self._server = await self._listen("127.0.0.1" if host == "localhost" else host, 0)
             log.warning("port %d is taken: the controller listens on another one", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def _hold(self, server: asyncio.Server) -> None:
+        """Two nodes that start at once may both bind one port, and only one may listen there: that is settled now, while
+        the other can still move. Whoever connects waits in the queue until we serve."""
+        for bound in server.sockets:
+            with bound.dup() as own:
+                own.listen(max(self.backlog, 1))
 
     def _may_move(self) -> bool:
         may: bool = self.node.config["ottla.controller.port.fallback"]
