@@ -118,6 +118,17 @@ def test_a_new_epoch_forgets_which_sequence_was_lowest() -> None:
     assert (given.epoch, given.lowest_sequence) == (1, 9)
 
 
+def test_a_new_epoch_may_be_of_the_other_generation() -> None:
+    """KIP-890: what a refused batch of generation 2 left behind must not outlive a marker of generation 1, which carries the
+    epoch of the transaction it ends: a batch that was admitted before would begin one that nobody ends."""
+    log = make_log()
+    guard(log, epoch=0, generation=2)
+    given = guard(log, epoch=1, generation=1)
+    end(log, epoch=1, committed=False)
+    assert refusal(send, log, 0, given, epoch=1, version=1) is Error.INVALID_TXN_STATE
+    assert log.last_stable_offset(log.end_offset) == log.end_offset
+
+
 def test_an_older_epoch_gets_no_guard() -> None:
     """TRAP-63: at a partition a stale epoch is INVALID_PRODUCER_EPOCH."""
     log = make_log()

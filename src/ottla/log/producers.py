@@ -119,10 +119,12 @@ class Guard:
         self.next_generation = next_generation
         self.since_ms = since_ms
 
-    def meet(self, epoch: int, sequence: int) -> None:
-        """One more batch of that producer asks."""
-        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
-            self.epoch, self.lowest_sequence = epoch, sequence
+    def meet(self, epoch: int, sequence: int, next_generation: bool) -> None:
+        """One more batch of that producer asks; one of a later epoch may be of another generation."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence, self.next_generation = epoch, sequence, next_generation
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
 
 
 # Stands for a guard where nobody has to ask: verification is off, or a log is used without coordinators.
@@ -168,7 +170,7 @@ class Producers:
         if guard is None:
             guard = self.guards[producer_id] = Guard(epoch, sequence, next_generation, now_ms)
         else:
-            guard.meet(epoch, sequence)
+            guard.meet(epoch, sequence, next_generation)
         return guard
 
     def _check_guard(self, producer_id: int, known: Producer, epoch: int, sequence: int, guard: Guard | None) -> None:
