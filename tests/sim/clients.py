@@ -58,7 +58,9 @@ class Writer:
         cluster = self.play.client(self.name)
         await cluster.retrying(cluster.any)
         delivery_s, codec = self.rng.choice((3.0, 30.0, PATIENCE_S)), self.rng.choice((*[Codec.NONE] * 4, *Codec))
-        producer = Producer(cluster, delivery_s=delivery_s, linger_ms=2, codec=codec)
+        # With batches of one record, several of them are under way at once.
+        batch_bytes = self.rng.choice((1, 16384))
+        producer = Producer(cluster, delivery_s=delivery_s, linger_ms=2, codec=codec, batch_bytes=batch_bytes)
         while not self.play.finishing:
             where = self.rng.choice(self.wheres)
             await asyncio.gather(*[await self.post(producer, where) for _ in range(self.rng.randint(1, 4))])

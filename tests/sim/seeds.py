@@ -10,6 +10,7 @@ NAMED: dict[str, tuple[int, int]] = {
     "a retry was refused after its first attempt had been written, and the producer kept its numbers": (1, 4),
     "the error of a failed metadata sync was raised into a task that nobody awaits": (2, 7),
     "a log that began anew at its start did not sync the name that says so": (20746, 9),
+    "a number that a forgetful leader had taken was given to another batch": (28, 4),
 }
 
 NAMED_TRANSACTIONS: dict[str, tuple[int, int]] = {}
