@@ -3,9 +3,9 @@
 import pytest
 
 from ottla.coordination.transactions import init
-from ottla.coordination.transactions.states import NAMES, NO_TIMEOUT_MS, Marking, State
+from ottla.coordination.transactions.states import NAMES, Marking, State
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.transactions import InitProducerIdRequest
+from ottla.wire.messages.transactions import NO_TIMEOUT_MS, InitProducerIdRequest
 from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
 
 FENCED = Error.PRODUCER_FENCED

@@ -16,6 +16,7 @@ from ottla.client.connection import Connection, check, failure
 from ottla.client.coordinator import TRANSACTION, find
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
+    NO_TIMEOUT_MS,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
@@ -28,8 +29,6 @@ from ottla.wire.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-# The timeout that a transaction has which an outside coordinator ends (KIP-939): it never runs out.
-NEVER_MS = (1 << 31) - 1
 # Partitions that are asked about in one request.
 CHUNK = 500
 # What fencing asks for as the timeout of a transaction that will never be begun.
@@ -59,7 +58,7 @@ class TransactionInfo(NamedTuple):
 
     @property
     def is_two_phase(self) -> bool:
-        return self.timeout_ms == NEVER_MS
+        return self.timeout_ms == NO_TIMEOUT_MS
 
 
 class ProducerInfo(NamedTuple):

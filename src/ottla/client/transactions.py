@@ -33,6 +33,7 @@ from ottla.client.coordinator import TRANSACTION, Coordinator
 from ottla.client.sending import Sender
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
+    NO_TIMEOUT_MS,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -47,8 +48,6 @@ from ottla.wire.messages.transactions import (
 T = TypeVar("T")
 
 TIMEOUT_MS = 60_000
-# With two-phase commit another system ends the transaction, however long that takes.
-NO_TIMEOUT_MS = (1 << 31) - 1
 # The end of the transaction before may still be under way: that is a matter of milliseconds.
 PAUSE_SECONDS = 0.02
 # The highest versions that leave it to the client to add partitions and groups (generation 1), and the first that do not.

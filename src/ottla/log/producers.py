@@ -31,9 +31,9 @@ from crc32c import crc32c
 
 from ottla.log.aborted import AbortedTransaction
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import PRODUCER_EPOCH_MAX
 
 SEQUENCE_MAX = 2**31 - 1
-EPOCH_MAX = 2**15 - 1
 BATCHES_KEPT = 5
 NONE = -1
 
@@ -274,7 +274,7 @@ class Producers:
             # again is a coordinator that repeats itself after a start, unless a later transaction is open by now; the last
             # epoch there is cannot be followed by another.
             is_late = transaction_version >= 2 and epoch == known.epoch and known.transaction_first >= 0
-            if epoch < known.epoch or (is_late and epoch != EPOCH_MAX):
+            if epoch < known.epoch or (is_late and epoch != PRODUCER_EPOCH_MAX):
                 raise fenced(epoch, known.epoch)
             if coordinator_epoch < known.coordinator_epoch:
                 raise KafkaError(Error.TRANSACTION_COORDINATOR_FENCED, f"coordinator epoch {coordinator_epoch} is over")
@@ -286,7 +286,9 @@ class Producers:
 
     # -- staging and merging
 
-    def stage(self, producer_id: int, entry: Producer, completed: Completed | None = None) -> None:
+    def stage(
+        self, producer_id: int, entry: Producer, completed: Completed | None = None, is_marker: bool = False
+    ) -> None:
         if completed is not None:
             self.events.append(completed)
         elif entry.transaction_first >= 0:
@@ -294,7 +296,7 @@ class Producers:
             if known is None or known.transaction_first != entry.transaction_first:
                 self.events.append((producer_id, entry.transaction_first))
         self.staged[producer_id] = entry
-        if self.guards:
+        if self.guards and (is_marker or entry.transaction_first >= 0):
             self._drop_guard(producer_id, entry)
 
     def aborted_rows(self) -> list[AbortedTransaction]:

@@ -17,7 +17,6 @@ from ottla.coordination.transactions.states import (
     BUMPS_EVERY_END,
     COMPLETE,
     ENDING,
-    EPOCH_MAX,
     EXHAUSTED,
     NONE,
     Identity,
@@ -26,11 +25,13 @@ from ottla.coordination.transactions.states import (
     Transaction,
     Transactions,
     Waiting,
+    as_known,
     to_record,
 )
 from ottla.coordination.transactions.waiting import WantsProducerId, ended, needed, wait_for_end
 from ottla.wire.errors import Error
 from ottla.wire.messages.transactions import EndTxnRequest, EndTxnResponse
+from ottla.wire.records import PRODUCER_EPOCH_MAX
 
 # EndTxn: PRODUCER_FENCED from version 2 on, generation 2 from version 5 on.
 KNOWS_FENCED, GENERATION_2 = 2, 5
@@ -117,7 +118,7 @@ def _course_1(known: Transaction, client: Identity, committed: bool) -> Course |
 def _course_2(known: Transaction, client: Identity, committed: bool) -> Course | Error:
     if _says_again(known, client):
         # An epoch that is kept for fencing is nobody's: whoever could go on with it has to start anew.
-        is_over = known.identity.epoch == EPOCH_MAX or known.state not in COMPLETE_OR_ENDING
+        is_over = known.identity.epoch == PRODUCER_EPOCH_MAX or known.state not in COMPLETE_OR_ENDING
         return Error.PRODUCER_FENCED if is_over else SAME_END.get((known.state, committed), Course.ILLEGAL)
     if client.producer_id != known.identity.producer_id:
         return Error.INVALID_PRODUCER_ID_MAPPING
@@ -140,9 +141,7 @@ def _says_again(known: Transaction, client: Identity) -> bool:
 
 
 def _refused(error: Error, version: int) -> Decision[EndTxnResponse]:
-    if error is Error.PRODUCER_FENCED and version < KNOWS_FENCED:
-        error = Error.INVALID_PRODUCER_EPOCH
-    return Decision(EndTxnResponse(error_code=error.code))
+    return Decision(EndTxnResponse(error_code=as_known(error, version, KNOWS_FENCED).code))
 
 
 def _told(identity: Identity) -> EndTxnResponse:
@@ -164,7 +163,7 @@ def prepared(known: Transaction, committed: bool, bumps: bool, fresh: int | None
     return known.moved(
         State.PREPARE_COMMIT if committed else State.PREPARE_ABORT,
         moment,
-        epoch=min(epoch, EPOCH_MAX),
+        epoch=min(epoch, PRODUCER_EPOCH_MAX),
         next_producer_id=NONE if after is None else after.producer_id,
         next_epoch=NONE if after is None else after.epoch,
         started_ms=moment.wall_ms if known.state in AT_REST else known.started_ms,
@@ -187,7 +186,7 @@ def fenced(state: Transactions, known: Transaction, fresh: int | None, moment: M
     """Abort what is going on, in an epoch that nobody gets: the producer may not go on."""
     if state.transaction_version >= BUMPS_EVERY_END:
         return _end(state, prepared(known, ABORT, True, fresh, moment), moment)
-    bumped = known.moved(State.ONGOING, moment, epoch=min(known.epoch + 1, EPOCH_MAX))
+    bumped = known.moved(State.ONGOING, moment, epoch=min(known.epoch + 1, PRODUCER_EPOCH_MAX))
     decision = _end(state, prepared(bumped, ABORT, False, fresh, moment), moment)
     state.last_epochs[known.transactional_id] = NONE
     return decision
@@ -201,7 +200,7 @@ def timed_out(state: Transactions, known: Transaction, moment: Moment) -> Decisi
         aborted = known.moved(
             State.PREPARE_ABORT,
             moment,
-            epoch=EPOCH_MAX,
+            epoch=PRODUCER_EPOCH_MAX,
             next_producer_id=NONE,
             next_epoch=NONE,
             client_version=BUMPS_EVERY_END,

@@ -12,12 +12,12 @@ from ottla.coordination.transactions.ending import completed, timed_out
 from ottla.coordination.transactions.states import (
     AT_REST,
     ENDING,
-    NO_TIMEOUT_MS,
     State,
     Transactions,
     to_record,
     tombstone,
 )
+from ottla.wire.messages.transactions import NO_TIMEOUT_MS
 
 TIMEOUT, EXPIRY = "transaction timeout", "expiry of ids"
 EXPIRY_ALARM: Alarm = (EXPIRY, "", "")

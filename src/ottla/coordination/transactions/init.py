@@ -18,18 +18,18 @@ from ottla.coordination.transactions.states import (
     BUMPS_EVERY_END,
     ENDING,
     EXHAUSTED,
-    NO_TIMEOUT_MS,
     NONE,
     Identity,
     State,
     Transaction,
     Transactions,
     Waiting,
+    as_known,
     to_record,
 )
 from ottla.coordination.transactions.waiting import needed, wait_for_end
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.messages.transactions import NO_TIMEOUT_MS, InitProducerIdRequest, InitProducerIdResponse
 
 # PRODUCER_FENCED is known from this version on.
 KNOWS_FENCED = 4
@@ -61,9 +61,8 @@ def check(request: InitProducerIdRequest, config: BrokerConfig) -> None:
 
 
 def refused(error: Error, version: int) -> InitProducerIdResponse:
-    if error is Error.PRODUCER_FENCED and version < KNOWS_FENCED:
-        error = Error.INVALID_PRODUCER_EPOCH
-    return InitProducerIdResponse(error_code=error.code, producer_id=NONE, producer_epoch=NONE)
+    code = as_known(error, version, KNOWS_FENCED).code
+    return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
 
 
 def init_producer_id(

@@ -30,6 +30,9 @@ from ottla.coordination.machine import Decision, Moment, Timers, Waiter
 from ottla.coordination.records import Record
 from ottla.coordination.transactions.records import TransactionLogKey, TransactionLogValue
 from ottla.metadata.features import TRANSACTION_VERSION
+from ottla.wire.errors import Error
+from ottla.wire.messages.transactions import NO_TIMEOUT_MS
+from ottla.wire.records import PRODUCER_EPOCH_MAX
 
 if TYPE_CHECKING:
     from ottla.config import BrokerConfig
@@ -40,11 +43,8 @@ if TYPE_CHECKING:
 BUMPS_EVERY_END = 2
 
 NONE = -1
-EPOCH_MAX = 32767
 # A producer that has this epoch gets no other.
-EXHAUSTED = EPOCH_MAX - 1
-# The timeout of those who wait for an outside coordinator.
-NO_TIMEOUT_MS = 2**31 - 1
+EXHAUSTED = PRODUCER_EPOCH_MAX - 1
 
 TopicPartition = tuple[str, int]
 
@@ -60,6 +60,11 @@ class State(IntEnum):
     COMPLETE_ABORT = 5
     DEAD = 6
     PREPARE_EPOCH_FENCE = 7
+
+
+def as_known(error: Error, version: int, since: int) -> Error:
+    """PRODUCER_FENCED in a word that clients had before there was one for it: since which version depends on the request."""
+    return Error.INVALID_PRODUCER_EPOCH if error is Error.PRODUCER_FENCED and version < since else error
 
 
 # As clients see it.

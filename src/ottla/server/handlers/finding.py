@@ -20,7 +20,7 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import uuid_bytes
 from ottla.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
-log = logging.getLogger("ottla.groups")
+log = logging.getLogger("ottla.coordination")
 
 GROUP, TRANSACTION, SHARE = range(3)
 # The topic of each kind of key that is coordinated here.

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ottla.coordination.transactions import adding, describing, ending
 from ottla.coordination.transactions.adding import Admission, Outcomes
-from ottla.coordination.transactions.states import TopicPartition
+from ottla.coordination.transactions.states import TopicPartition, as_known
 from ottla.coordination.transactions.waiting import WantsProducerId
 from ottla.metadata.topics import CONSUMER_OFFSETS, is_internal
 from ottla.server.context import Context
@@ -54,8 +54,7 @@ async def with_producer_id(ask: Callable[[int | None], Awaitable[Reply]], ctx: C
 
 
 def _told(error: Error, version: int) -> int:
-    known = error is not Error.PRODUCER_FENCED or version >= KNOWS_FENCED
-    return error.code if known else Error.INVALID_PRODUCER_EPOCH.code
+    return as_known(error, version, KNOWS_FENCED).code
 
 
 # --- adding

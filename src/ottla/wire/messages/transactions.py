@@ -2,6 +2,9 @@
 
 from ottla.wire.schema import Message, Struct, boolean, int8, int16, int32, int64, string, v
 
+# The timeout of transactions that an outside coordinator ends: they wait as long as it takes (KIP-939).
+NO_TIMEOUT_MS = 2**31 - 1
+
 
 class InitProducerIdRequest(Message, key=22, versions="0-6", flexible="2+"):
     """Asks for a producer id, or for a new epoch of one.
