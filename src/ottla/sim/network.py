@@ -215,7 +215,8 @@ def _overlap(ours: Sequence[str], theirs: Sequence[str]) -> bool:
 
 
 class _Bound:
-    """Stands where code looks for a listening socket, to ask it for its address."""
+    """Stands where code looks for a listening socket, to ask it for its address, or to have the port for sure: what is bound
+    here has it."""
 
     family = socket.AF_INET
 
@@ -224,6 +225,18 @@ class _Bound:
 
     def getsockname(self) -> tuple[str, int]:
         return self._address
+
+    def dup(self) -> _Bound:
+        return self
+
+    def listen(self, backlog: int) -> None:
+        pass
+
+    def __enter__(self) -> _Bound:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class Server(asyncio.AbstractServer):
