@@ -51,6 +51,7 @@ def told(capsys: pytest.CaptureFixture[str], trial: Trial) -> None:
         print(f" [{trial.told()}]", end="")
 
 
+@pytest.mark.timeout(400)
 def test_exactly_once_although_everybody_is_killed(
     trial: Callable[..., Trial], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,11 +60,11 @@ def test_exactly_once_although_everybody_is_killed(
     copying.die_at_every_step()
     copying.tend(3)
     copying.kill_broker()
-    copying.tend(60, lambda: not copying.steps_left())
+    copying.tend(120, lambda: not copying.steps_left())
     copying.loops[-1].kill(random.Random(1))
     copying.kill_broker()
     copying.tend(1)
-    copying.check(seconds=60)
+    copying.check(seconds=150)
     told(capsys, copying)
 
 

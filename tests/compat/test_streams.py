@@ -120,6 +120,7 @@ def application(server: Server, tmp_path: Path) -> Iterator[Application]:
     made.kill()
 
 
+@pytest.mark.timeout(400)
 def test_streams_exactly_once(server: Server, application: Application) -> None:
     """TXN-06, TXN-11, STR-03, STR-05, STR-07: killed with -9 and started again, the broker too; orders are numbered once."""
     orders = Orders(server.address)

@@ -231,6 +231,7 @@ def assert_decoded(said: str, generation: int) -> None:
     assert '"transactionalId":"unmarked-2"' in said
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "generation", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow)]
 )
