@@ -22,17 +22,17 @@ from sim.topics import NODE
 from sim.transacting import COPIES, GROUP, INPUTS
 from sim.transaction_play import TransactionPlay
 
-# One who waits for the node goes on with its transaction; one who does not is replaced, and its transaction aborted.
-PATIENCE_S = (20.0, 0.05)
+PATIENCE_S = 20.0
 
 
 class CutTransactions(TransactionPlay):
     """With a loss, the power goes as well: then the node syncs before it acknowledges, and nothing may be missing."""
 
-    def __init__(self, call: int, loss: Loss | None, generation: int) -> None:
-        super().__init__(f"transactions/{call}/{loss}/{generation}", 0, generation)
+    def __init__(self, call: int, loss: Loss | None, generation: int, turn: int) -> None:
+        super().__init__(f"transactions/{call}/{loss}/{generation}/{turn}", 0, generation)
         self.call, self.loss = call, loss
-        self.patience_s = PATIENCE_S[call % 2]
+        # One who asks again goes on with its transaction; one who does not is replaced, and what it left is aborted.
+        self.asks_again = (call + turn) % 2 == 0
         self.calls = self.copied = 0
 
     def begin(self, loop: SimLoop) -> None:
@@ -71,7 +71,7 @@ class CutTransactions(TransactionPlay):
             with self.client(name) as cluster:
                 attempt = self.accounts.begin(name)
                 producer = Producer(
-                    cluster, transactional_id=name, delivery_s=self.patience_s, transaction_timeout_ms=5000, linger_ms=0
+                    cluster, transactional_id=name, delivery_s=PATIENCE_S, transaction_timeout_ms=5000, linger_ms=0
                 )
                 try:
                     await producer.init()
@@ -90,6 +90,7 @@ class CutTransactions(TransactionPlay):
                 await self.send(producer, attempt, where)
             attempt.offsets[INPUTS[0]] = self.copied + 1
             await producer.send_offsets({INPUTS[0]: Committed(self.copied + 1)}, GROUP)
+            producer._tx.patience_s = PATIENCE_S if self.asks_again else 0.0
             if commits:
                 self.accounts.asks_to_commit(attempt)
                 await producer.commit()
@@ -111,7 +112,8 @@ class CutTransactions(TransactionPlay):
         await producer.post(where.topic, value, partition=where.partition)
 
 
-def cut_at(call: int, loss: Loss | None, generation: int = 2) -> tuple[Story, int]:
-    """The script with a cut at one call, and how many disk calls there are to cut at."""
-    script = CutTransactions(call, loss, generation)
+def cut_at(call: int, loss: Loss | None, generation: int = 2, turn: int = 0) -> tuple[Story, int]:
+    """The script with a cut at one call, and how many disk calls there are to cut at. In another turn the order of what is
+    done at the same time is another."""
+    script = CutTransactions(call, loss, generation, turn)
     return perform(script), script.calls

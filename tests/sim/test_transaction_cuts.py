@@ -7,9 +7,9 @@ import pytest
 
 from ottla.sim.disk import Loss
 from sim.cut_transactions import cut_at
-from sim.many_seeds import cut_everywhere, quiet
+from sim.many_seeds import caught, cut_everywhere, quiet
 from sim.stage import Story
-from sim.transaction_mutants import markers_before_the_outcome_is_durable
+from sim.transaction_mutants import CUT_MUTANTS
 
 __all__ = ["quiet"]
 
@@ -25,6 +25,7 @@ def cut(step: int, generation: int) -> tuple[list[str], int]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("generation", "step"), [(2, 5), (1, 9)])
 def test_transactions_survive_cuts_at_disk_calls(generation: int, step: int) -> None:
+    """TXN-03, TXN-07, TRAP-61: two commits and an abort, with offsets, each time with another loss."""
     wrong, cuts = cut(step, generation)
     assert not wrong, "\n".join(wrong[:20])
     assert cuts > 10
@@ -41,8 +42,12 @@ def test_transactions_survive_a_cut_at_every_disk_call(generation: int, capsys: 
 
 
 @pytest.mark.timeout(600)
-def test_markers_that_are_written_too_early_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted mistake. Among these cuts are those between the syncs that belong to the first commit; after one the
-    producer is replaced, so that the commit is not asked for again."""
-    markers_before_the_outcome_is_durable(monkeypatch)
-    assert any(cut_at(call, Loss.LOST)[0].anomalies for call in range(27, 6, -2))
+@pytest.mark.parametrize("name", CUT_MUTANTS)
+def test_planted_mistakes_about_the_order_of_writes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among these cuts are those between the syncs that belong to the first commit, whose order is a matter of chance."""
+    CUT_MUTANTS[name](monkeypatch)
+    assert any(
+        caught(lambda call, turn: cut_at(call, Loss.LOST, turn=turn)[0], call, turn)
+        for turn in range(12)
+        for call in range(24, 31)
+    ), f"{name} went unnoticed"

@@ -95,6 +95,9 @@ class Actor:
             transaction_timeout_ms=timeout_ms,
             delivery_s=patience_s,
             linger_ms=self.rng.choice((0, 2)),
+            batch_bytes=self.rng.choice(
+                (1, 16384)
+            ),  # with batches of one record, several of them are under way at once
         )
 
     def judge(self, error: KafkaError | OSError) -> None:

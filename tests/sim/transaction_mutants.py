@@ -28,6 +28,13 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: dict[str, Mutant] = {}
+# Those that take a power cut between two syncs: they are for the cuts of `cut_transactions`.
+CUT_MUTANTS: dict[str, Plant] = {}
+
+
+def cut_mutant(plant: Plant) -> Plant:
+    CUT_MUTANTS[plant.__name__] = plant
+    return plant
 
 
 def mutant(seed: int) -> Callable[[Plant], Plant]:
@@ -38,9 +45,9 @@ def mutant(seed: int) -> Callable[[Plant], Plant]:
     return enter
 
 
+@cut_mutant
 def markers_before_the_outcome_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """Markers are written while the decision they speak of may still be lost. It takes a power cut between two syncs to see
-    it, so this one is for the cuts."""
+    """Markers are written while the decision they speak of may still be lost."""
     usual = Shard.carry_out
 
     def hasty(self: Shard[Any], decision: Decision[Any], producer: Any = None) -> Decision[Any]:
@@ -53,7 +60,7 @@ def markers_before_the_outcome_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "carry_out", hasty)
 
 
-@mutant(0)
+@cut_mutant
 def complete_before_the_markers_are_safe(patch: pytest.MonkeyPatch) -> None:
     """A transaction counts as ended while its markers may still be lost."""
 
@@ -63,7 +70,7 @@ def complete_before_the_markers_are_safe(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placed, "is_safe", at_once)
 
 
-@mutant(0)
+@mutant(1)
 def answers_before_the_outcome_is_durable(patch: pytest.MonkeyPatch) -> None:
     """A commit is acknowledged before it is written."""
 
@@ -117,13 +124,13 @@ def first_batches_let_in_unasked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(verifying, "ask", deaf)
 
 
-@mutant(0)
+@mutant(4)
 def aborted_transactions_lost_in_compaction(patch: pytest.MonkeyPatch) -> None:
     """Compaction does not know what was aborted: it keeps the records, and the list of aborted ones goes."""
     patch.setattr(compacting, "_aborted_rows", lambda disk, job: [])
 
 
-@mutant(0)
+@mutant(3)
 def prepared_ends_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Nobody goes on with the markers of a transaction whose coordinator died."""
 
@@ -136,7 +143,7 @@ def prepared_ends_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expiry, "after_load", forgetful)
 
 
-@mutant(0)
+@mutant(1)
 def timeouts_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     """What a producer left open that died with its coordinator stays open."""
     usual = expiry.after_load
@@ -155,9 +162,3 @@ def offsets_of_an_aborted_transaction_stay(patch: pytest.MonkeyPatch) -> None:
     """What was not copied counts as copied."""
     usual = Offsets.end_transaction
     patch.setattr(Offsets, "end_transaction", lambda self, producer_id, committed: usual(self, producer_id, True))
-
-
-@mutant(0)
-def offsets_told_while_they_may_change(patch: pytest.MonkeyPatch) -> None:
-    """Who takes over copies again what the transaction before it is about to have copied."""
-    patch.setattr(Offsets, "is_pending", lambda *_: False)

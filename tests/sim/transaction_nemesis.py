@@ -36,7 +36,7 @@ class TransactionNemesis(Nemesis):
         node = [*steps, self.kill, self.kill_at_call, self.kill_at_call, self.clean_restart]
         node += [self.disappear_together] * 2
         network = [self.reset, self.stall, self.cut_off, self.slow_client, self.pause_node, self.pause_client]
-        network += [self.lost_answers, self.lost_answers]
+        network += [self.lost_answers, self.lost_answers, self.partition]
         disk = [self.full_disk, self.full_disk, self.slow_disk, self.sync_error]
         everything = [*node, *network, *disk, self.clock]
         return self.rng.choice((everything, everything, [*steps, self.kill_at_call, *disk], [*network, *steps]))
@@ -120,6 +120,16 @@ class TransactionNemesis(Nemesis):
         ends = [NODE, self.somebody()]
         self.rng.shuffle(ends)
         self.loop.network.stall(*ends, self.rng.uniform(1.0, 6.0))
+
+    async def partition(self) -> None:
+        """Nothing goes either way for a while, and nobody is told."""
+        self.count("client partitioned")
+        name = self.somebody()
+        for ends in ((NODE, name), (name, NODE)):
+            self.loop.network.cut(*ends)
+        await asyncio.sleep(self.rng.uniform(0.2, 3.0))
+        for ends in ((NODE, name), (name, NODE)):
+            self.loop.network.heal(*ends)
 
     async def slow_client(self) -> None:
         self.count("client slow")

@@ -64,7 +64,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 SWITCHING = 0
 
 
-def play(seed: int | str, rounds: int = 6, generation: int | None = None) -> Story:
+def play(seed: int | str, rounds: int = 4, generation: int | None = None) -> Story:
     return perform(TransactionPlay(seed, rounds, generation))
 
 
