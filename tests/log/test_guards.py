@@ -105,8 +105,11 @@ def test_a_batch_outside_of_transactions_waits_for_it_as_well() -> None:
     plain = batch(producer_id=ID, producer_epoch=0, base_sequence=1)
     guard(log, 0)
     assert refusal(log.append, plain, Origin.CLIENT, 0, NOW_MS) is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.append(batch(producer_id=ID, producer_epoch=0, base_sequence=0), Origin.CLIENT, 0, NOW_MS)
+    log.publish()
+    assert refusal(send, log, 1, guard(log, 1)) is Error.OUT_OF_ORDER_SEQUENCE_NUMBER, "0 has not come in a transaction"
     log.producers.expire(NOW_MS + 1, 1)
-    assert log.append(plain, Origin.CLIENT, 0, NOW_MS).first_offset == 0
+    assert log.append(plain, Origin.CLIENT, 0, NOW_MS).first_offset == 1
 
 
 def test_a_new_epoch_forgets_which_sequence_was_lowest() -> None:

@@ -233,7 +233,7 @@ class Writer(Staging):
             entry, completed = self.replay_producer(head, data, origin, transaction_version, guard)
         self._stage_numbered(data, head.base_offset, head.last_offset, head.max_timestamp, now_ms, owner)
         if entry is not None:
-            self.producers.stage(head.producer_id, entry, completed)
+            self.producers.stage(head.producer_id, entry, completed, head.is_control)
         return Appended(head.base_offset, head.last_offset)
 
     def _stage_numbered(
@@ -275,7 +275,7 @@ class Writer(Staging):
         )
         self._stage_numbered(batch, first, first, now_ms, now_ms, owner)
         if entry is not None:
-            self.producers.stage(producer_id, entry, completed)
+            self.producers.stage(producer_id, entry, completed, is_marker=True)
         return Appended(first, first)
 
     def _check_numbered(self, data: Bytes) -> Batch:

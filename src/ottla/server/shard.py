@@ -237,6 +237,7 @@ class Shard(Generic[State]):
             codec=self._kind.codec(),
             producer_id=producer.id if producer else NO_PRODUCER,
             producer_epoch=producer.epoch if producer else -1,
+            base_sequence=0 if producer else -1,  # nobody counts them, but Apache Kafka writes it
             transactional=producer is not None,
         )
         self._check_room(len(batch))

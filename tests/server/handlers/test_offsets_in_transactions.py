@@ -157,7 +157,7 @@ async def test_who_comes_back_with_its_old_id_commits_what_it_left_open(tmp_path
         answer = await producer.client.call(DescribeProducersRequest(topics=[place]), 0)
         known = [each for part in answer.topics[0].partitions for each in part.active_producers]
         assert [(each.producer_id, each.producer_epoch) for each in known] == [(producer.id, producer.epoch)]
-        assert known[0].current_txn_start_offset >= 0
+        assert known[0].current_txn_start_offset >= 0 and known[0].last_sequence == 0
         async with asyncio.timeout(10):
             while not await producer.has_ended(committed=True):
                 await asyncio.sleep(0.01)
