@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.kafka import dump_log
+from ottla.cli.kafka import dump_log, metadata_shell
 
 HERE = Path(__file__).parent / "apache"
 OPTIONS = {
@@ -57,3 +57,16 @@ def test_a_record_that_cannot_be_decoded_is_passed_over(tmp_path: Path, capsys: 
     assert lines[1].startswith("| key: Error at offset 1, skipping.")
     assert "message had a missing key" in lines[2]
     assert "Error at 0, skipping." in dumped(path, capsys, "--cluster-metadata-decoder")[3]
+
+
+def test_the_shell_shows_the_picture_as_apache_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """CLI-14: what Apache's shell said of a log of the metadata. It was written down because that shell now and then answers
+    before it has read all."""
+    script = (HERE / "metadata-shell.txt").read_text().splitlines()
+    lines = []
+    for line in script:
+        if line.startswith("$ "):
+            words = line.removeprefix("$ ").split()
+            assert metadata_shell.main(["--snapshot", str(HERE / "cluster-metadata.segment"), *words]) == 0
+            lines += [line, *capsys.readouterr().out.splitlines()]
+    assert lines == script

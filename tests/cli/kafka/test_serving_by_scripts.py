@@ -121,11 +121,11 @@ def test_metadata_shell(properties: Path, capsys: pytest.CaptureFixture[str]) ->
         return capsys.readouterr().out.splitlines()
 
     assert shell("ls", "/") == ["image", "local"]
-    assert shell("cat", "/image/features/metadataVersion") == ["4.3-IV0"]
+    assert shell("cat", "/image/features/metadataVersion") == ["Optional[4.3-IV0]"]
     assert "finalized_group.version" in shell("ls", "/image/feat*")
-    assert shell("cat", "/image/{features,topics}/metadata*") == ["4.3-IV0"]
+    assert shell("cat", "/image/{features,topics}/metadata*") == ["Optional[4.3-IV0]"]
     assert shell("find", "/image/producerIds") == ["/image/producerIds", "/image/producerIds/nextProducerId"]
-    assert shell("tree", "/image/producerIds") == ["nextProducerId:", "  0"]
+    assert shell("tree", "/image/producerIds") == ["nextProducerId:", "  -1"]
     assert shell("cat", "/nope") == ["cat: /nope: No such file or directory."]
     assert shell("cat", "/image") == ["cat: /image: Is a directory"]
     assert shell("frob")[0].startswith("invalid choice: 'frob'")
@@ -148,7 +148,7 @@ def test_metadata_shell_converses(
     assert metadata_shell.main(["-s", str(properties.parent / "data" / "bootstrap.checkpoint")]) == 0
     lines = capsys.readouterr().out.splitlines()[3:]
     assert lines[:5] == ["/image/cluster", "brokers", "controllers", "cd: nope: no such directory.", "/"]
-    assert lines[-1] == "7  history 1"
+    assert lines[-1] == "    7  history 1"
 
 
 def test_zookeeper_shell(capsys: pytest.CaptureFixture[str]) -> None:

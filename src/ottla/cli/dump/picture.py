@@ -58,7 +58,7 @@ def load(path: str) -> tuple[Image, int]:
             if found.head.base_offset <= image.offset and not file.endswith(".checkpoint"):
                 continue
             image = _replayed(image, found)
-            timestamp = found.head.max_timestamp
+            timestamp = timestamp if found.head.is_control else found.head.max_timestamp
         snapshot = SnapshotId.of_file_name(os.path.basename(file))
         if snapshot is not None:
             # The batches of a snapshot count from 0; what they stand for ends where its name says.
@@ -67,6 +67,7 @@ def load(path: str) -> tuple[Image, int]:
 
 
 def _replayed(image: Image, found: Found) -> Image:
+    """What the quorum notes for itself is no part of the picture, and does not make it any newer."""
     messages = []
     try:
         for record in found.records():
@@ -76,6 +77,8 @@ def _replayed(image: Image, found: Found) -> Image:
             note = control_message(record)
             if note is not None and isinstance(note[1], KRaftVersionRecord):
                 image = replace(image, kraft_version=note[1].kraft_version)
+        if found.head.is_control:
+            return image
         return image.replay(messages, found.head.last_offset, found.head.leader_epoch)[0]
     except (KafkaError, ValueError, LookupError, TypeError) as error:
         # Bytes that are no metadata, or metadata about something that never was.
@@ -99,7 +102,7 @@ def files_of(path: str) -> list[str]:
 def tree_of(image: Image, timestamp: int) -> Tree:
     return {
         "image": {
-            "acls": _acls(image),
+            "acls": {"byId": _acls(image)},
             "clientQuotas": {
                 _entity(entity): {name: double_text(value) for name, value in limits.items()}
                 for entity, limits in image.quotas.items()
@@ -112,9 +115,9 @@ def tree_of(image: Image, timestamp: int) -> Tree:
                 f"{RESOURCES.get(kind, kind)}{f':{name}' if name else ''}": dict(values)
                 for (kind, name), values in image.settings.items()
             },
-            "delegationTokens": {},
+            "delegationToken": {},
             "features": _features(image),
-            "producerIds": {"nextProducerId": str(image.next_producer_id)},
+            "producerIds": {"nextProducerId": str(image.next_producer_id or -1)},  # none was given yet
             "provenance": _provenance(image, timestamp),
             "scram": _scram(image),
             "topics": _topics(image),
@@ -182,8 +185,10 @@ def _controller(each: Controller) -> str:
 
 
 def _features(image: Image) -> Tree:
-    others = {f"finalized_{name}": str(level) for name, level in image.finalised.items() if name != "metadata.version"}
-    return {"metadataVersion": name_of(image.metadata_version) or f"UNKNOWN {image.metadata_version}", **others}
+    apart = ("metadata.version", "kraft.version")  # the second is the quorum's, not the picture's
+    others = {f"finalized_{name}": str(level) for name, level in image.finalised.items() if name not in apart}
+    version = name_of(image.metadata_version) or f"UNKNOWN {image.metadata_version}"
+    return {"metadataVersion": f"Optional[{version}]", **others}
 
 
 def _provenance(image: Image, timestamp: int) -> str:

@@ -17,7 +17,7 @@ from ottla.cli.kafka.options import Failed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from ottla.cli.dump.picture import Tree
 
@@ -32,9 +32,10 @@ COMMANDS = {
     "ls": "List metadata nodes.",
     "man": "Show the help text for a specific command.",
     "pwd": "Print the current working directory.",
-    "quit": "Exit the metadata shell.",
     "tree": "Show the contents of metadata nodes in a tree structure.",
 }
+# Those that can be given on the command line: they need no conversation.
+ALONE = ("cat", "find", "ls", "tree")
 ARGUMENTS = {
     "cat": "targets [targets ...]",
     "cd": "[target]",
@@ -49,7 +50,7 @@ SPECIAL = re.compile(r"[*?{\\]")
 
 def _parser() -> Command:
     parser = Command("kafka-metadata-shell", description="The Apache Kafka metadata shell")
-    parser.add_argument("--snapshot", "-s", help="The snapshot file to read.")
+    parser.add_argument("--snapshot", "-s", required=True, help="The metadata snapshot file to read.")
     parser.add_argument(
         "--cluster-id", "-t", nargs="?", const="", help="Refuse metadata of another cluster; alone: print the id."
     )
@@ -64,8 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from ottla.cli.dump.picture import Unreadable, load, tree_of
 
-    if not args.snapshot:
-        raise Failed("Unexpected error: You must specify either a raft manager or a snapshot file reader.")
     _check_cluster(args)
     try:
         image, timestamp = load(args.snapshot)
@@ -73,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
         raise Failed(f"Unexpected error: {getattr(error, 'strerror', None) or error}: {args.snapshot}")
     shell = Shell(tree_of(image, timestamp))
     if args.command:
-        shell.obey(args.command)
+        shell.obey(args.command, ALONE)
         return 0
     if args.cluster_id == "":
         return 0
@@ -139,11 +138,11 @@ class Shell:
         self.place = "/"
         self.history: list[str] = []
 
-    def obey(self, words: Sequence[str]) -> None:
+    def obey(self, words: Sequence[str], commands: Collection[str] = COMMANDS.keys()) -> None:
         self.history.append(" ".join(words))
         name, *rest = words
-        if name not in COMMANDS:
-            choices = ", ".join(f"'{command}'" for command in sorted(COMMANDS))
+        if name not in commands:
+            choices = ", ".join(f"'{command}'" for command in sorted(commands))
             print(f"invalid choice: '{name}' (choose from {choices})")
             return
         actions: dict[str, Callable[[list[str]], None]] = {
@@ -270,7 +269,7 @@ class Shell:
         last = int(count[0]) if count and count[0].isdigit() else len(self.history)
         first = max(0, len(self.history) - last)
         for number, line in enumerate(self.history[first:], first):
-            print(f"{number}  {line}")
+            print(f"{number:5}  {line}")
 
 
 def _matches(pattern: str, name: str) -> bool:
