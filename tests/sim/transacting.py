@@ -37,7 +37,8 @@ KEYS = 6
 GROUP = "copiers"
 # A copier takes no more at once, so that there are several transactions even after a long pause.
 COPIED_MAX = 12
-# What tells a producer that it is not the one any more, or that time ran out for its transaction.
+# What tells a producer that it is not the one any more, or that time ran out for its transaction; or that the node's clock
+# was set back, and its records lie in the future.
 EXPECTED = {
     Error.PRODUCER_FENCED,
     Error.INVALID_PRODUCER_EPOCH,
@@ -48,6 +49,7 @@ EXPECTED = {
     Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
     Error.UNKNOWN_TOPIC_OR_PARTITION,
     Error.UNKNOWN_TOPIC_ID,
+    Error.INVALID_TIMESTAMP,
 }
 
 
