@@ -47,6 +47,7 @@ class Told:
         self.transaction_version = transaction_version
         self.says: dict[int, list[Error]] = {}
         self.asked: list[int] = []
+        self.holds: dict[int, asyncio.Event] = {}  # what is answered only then
         self.epoch = 0
 
     async def serve_forever(self) -> None:
@@ -61,6 +62,8 @@ class Told:
                 key, version, correlation_id, _, _ = read_request_header(await reader.readexactly(size))
                 version = min(version, SERVED[key])
                 self.asked.append(key)
+                if key in self.holds:
+                    await self.holds[key].wait()
                 errors = self.says.get(key)
                 body = encode(self.answer(key, errors.pop(0) if errors else Error.NONE), version)
                 tags = b"\0" if version >= FLEXIBLE_HEADER.get(key, 99) else b""
@@ -263,6 +266,29 @@ def test_a_batch_that_is_dropped_with_its_number_costs_the_epoch():
         assert producer._sender.lane(WHERE).sequence == 1
 
     play(1, act)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_an_abort_that_was_given_up_is_no_way_to_commit(generation):
+    """TXN-03: some of the records were dropped already."""
+
+    async def act(told: Told, producer: Producer) -> None:
+        told.holds[PRODUCE] = asyncio.Event()
+        producer.begin()
+        await producer.post("t", b"flies")
+        await asyncio.sleep(1)
+        dropped = await producer.post("t", b"dropped")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.abort(), 1)
+        told.holds[PRODUCE].set()
+        assert isinstance(dropped.exception(), KafkaError)
+        with pytest.raises(KafkaError, match="aborted"):
+            await producer.commit()
+        assert END not in told.asked
+        await producer.abort()
+        await try_all(producer)
+
+    play(generation, act)
 
 
 @pytest.mark.parametrize("generation", [1, 2])

@@ -238,6 +238,8 @@ class Transactions:
         self._expect(State.OPEN, State.FAILED, State.PREPARED, ending=False)
         self._closing = True
         self.refusal = KafkaError(Error.TRANSACTION_ABORTABLE, "the transaction was aborted before this was written")
+        if self.state is State.OPEN:
+            self.state = State.FAILED  # if the caller does not wait for the end, nothing else is left to it
         numbered = [
             batch
             for lane in self.sender.lanes.values()
