@@ -292,6 +292,26 @@ def test_an_abort_that_was_given_up_is_no_way_to_commit(generation):
 
 
 @pytest.mark.parametrize("generation", [1, 2])
+def test_an_abort_that_was_given_up_when_it_was_nearly_done_goes_on_from_there(generation):
+    """TXN-09: the coordinator has nothing left to end, and would say so."""
+
+    async def act(told: Told, producer: Producer) -> None:
+        told.says[PRODUCE] = [Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        with pytest.raises(Abortable):
+            await try_all(producer)
+        told.says[END] = [Error.NONE, Error.INVALID_TXN_STATE]
+        told.holds[VERSIONS] = asyncio.Event()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.abort(), 1)
+        told.holds[VERSIONS].set()
+        await producer.abort()
+        told.says.clear()
+        await try_all(producer)
+
+    play(generation, act)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
 def test_what_each_generation_asks(generation):
     """Generation 2 has no question of its own before it writes, and learns its next epoch from the end."""
 

@@ -347,6 +347,7 @@ class Transactions:
         self.state, self._commits = State.ENDING, commits
         if self._started and not self._forgotten:
             await self._ask_to_end(commits)
+        self._started = False  # whoever has to call again need not end it again
         if self._wants_epoch and (self.generation == 1 or self._forgotten):
             await self._ask_coordinator(lambda: self._init(self._identity(), False))
         if self._wants_epoch:
