@@ -12,5 +12,3 @@ NAMED: dict[str, tuple[int, int]] = {
     "a log that began anew at its start did not sync the name that says so": (20746, 9),
     "a number that a forgetful leader had taken was given to another batch": (28, 4),
 }
-
-NAMED_TRANSACTIONS: dict[str, tuple[int, int]] = {}
