@@ -18,7 +18,7 @@ from sim.transaction_play import play
 
 __all__ = ["quiet"]
 
-SEEDS, ROUNDS = 20, 4
+SEEDS, ROUNDS = 40, 4
 SEEDS_FOR_MUTANTS = range(100)
 SEEDS_SLOW, ROUNDS_SLOW = 2000, 9
 FAULTS = [

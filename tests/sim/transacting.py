@@ -177,8 +177,10 @@ class Copier(Actor):
         consumer = Consumer(cluster, starts, wait_ms=200, read_committed=True)
         try:
             while not self.play.finishing:
-                records = (await consumer.fetch())[:COPIED_MAX]
-                if records and not await self.copy(producer, consumer, records):
+                records = await consumer.fetch()
+                for left in reversed(records[COPIED_MAX:]):
+                    consumer.seek(TopicPartition(left.topic, left.partition), left.offset)
+                if records and not await self.copy(producer, consumer, records[:COPIED_MAX]):
                     return
         finally:
             consumer.close()
