@@ -104,7 +104,8 @@ class Abortable(KafkaError):
 
     def __init__(self, cause: Exception) -> None:
         error = cause.error if isinstance(cause, KafkaError) and not may_pass(cause) else Error.TRANSACTION_ABORTABLE
-        super().__init__(error, f"{_text(cause)}. The transaction cannot be committed: abort it and begin again")
+        why = "its timeout is over, or another producer has taken over" if error in FENCED else _text(cause)
+        super().__init__(error, f"{why}. The transaction cannot be committed: abort it and begin again")
 
 
 class Fatal(KafkaError):
@@ -112,8 +113,8 @@ class Fatal(KafkaError):
 
     def __init__(self, cause: KafkaError, transactional_id: str) -> None:
         if cause.error in FENCED:
-            said = f"another producer with the transactional id {transactional_id!r} has taken over: close this one"
-            super().__init__(Error.PRODUCER_FENCED, said)
+            said = f"another producer with the transactional id {transactional_id!r} has taken over, or its timeout is over"
+            super().__init__(Error.PRODUCER_FENCED, f"{said}: close this one")
         else:
             super().__init__(cause.error, f"{_text(cause)}. This producer cannot go on: close it and make another")
 
