@@ -58,7 +58,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--linger-ms", type=float, default=5, help="how long a batch waits for more (default 5)")
     parser.add_argument("--batch-bytes", type=int, default=16384, help="a batch is sent at this size (default 16384)")
     parser.add_argument(
-        "-t", "--transactional-id", metavar="ID", help="all lines in one transaction: none counts before the end"
+        "-t",
+        "--transactional-id",
+        metavar="ID",
+        help="all lines in one transaction: none counts before the end, which must come within a minute",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
 

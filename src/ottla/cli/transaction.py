@@ -60,7 +60,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     abort = add_action(actions, "abort", "end transactions without their producer", "ottla transaction abort ID")
     abort.add_argument("names", nargs="*", metavar="ID", help="abort what is open under this id and fence its producer")
-    abort.add_argument("--partition", metavar="TOPIC:N", help="where a hanging one is to be aborted")
+    abort.add_argument(
+        "--partition",
+        metavar="TOPIC:N",
+        help="where one that find-hanging names is to be aborted; one that is alive would lose what it wrote there, "
+        "although its producer is told that it committed",
+    )
     abort.add_argument("--start-offset", type=int, metavar="N", help="the offset at which it began")
 
 
@@ -134,13 +139,22 @@ def _listed(transactional_id: str, coordinator: int, producer_id: int, state: st
 
 
 async def _describe(admin: TransactionAdmin, args: argparse.Namespace) -> int:
-    found = [await admin.describe(name) for name in args.names]
+    found = [await _find(admin, name) for name in args.names]
     if args.json:
         print(compact([_as_json(each) for each in found]).decode())
         return 0
     for each in found:
         print("\n".join(_described(each, admin.cluster.now_ms())))
     return 0
+
+
+async def _find(admin: TransactionAdmin, name: str) -> TransactionInfo:
+    from ottla.wire.errors import KafkaError
+
+    try:
+        return await admin.describe(name)
+    except KafkaError as error:
+        raise KafkaError(error.error, f"{name}: {error.message}") from None
 
 
 def _as_json(found: TransactionInfo) -> dict[str, Any]:
