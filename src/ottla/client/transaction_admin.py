@@ -113,7 +113,8 @@ class TransactionAdmin:
             transactional_id_pattern=pattern,
         )
         found: list[TransactionListing] = []
-        for node_id in sorted(broker.node_id for broker in (await self.cluster.metadata([])).brokers):
+        cluster = await self.cluster.retrying(lambda: self.cluster.metadata([]))
+        for node_id in sorted(broker.node_id for broker in cluster.brokers):
             response = await self.cluster.retrying(lambda node_id=node_id: self._list(node_id, request))  # type: ignore[misc]
             found += [
                 TransactionListing(each.transactional_id, node_id, each.producer_id, each.transaction_state)
