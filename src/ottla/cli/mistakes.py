@@ -10,7 +10,7 @@ class Mistake(Exception):
 def explain(error: Exception) -> str | None:
     """What happened and what to do, in one line; None for what should never happen."""
     from ottla.client.cluster import NoTopic, Unreachable
-    from ottla.wire.errors import KafkaError
+    from ottla.wire.errors import Error, KafkaError
 
     if isinstance(error, Mistake):
         return str(error)
@@ -19,7 +19,8 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, NoTopic):
         return f"there is no topic {error.topic!r}: see `ottla topic list`, or `ottla topic create {error.topic}`"
     if isinstance(error, KafkaError):
-        return f"{_one_line(error.message)} ({error.error.name})"
+        hint = ": `ottla doctor` says why" if error.error is Error.COORDINATOR_NOT_AVAILABLE else ""
+        return f"{_one_line(error.message)}{hint} ({error.error.name})"
     if isinstance(error, OSError):
         return _explain_system(error)
     return None
