@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 JARS := tests/apache/jars/.complete
 SPARK := .venv-spark
+# The tests of a file stay together, because they share a broker.
+TOGETHER ?= -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: run test test-slow search lint bench fuzz format status matrix spark two-phase jars clean
 
@@ -13,7 +15,7 @@ run: $(VENV)/.installed
 	$(BIN)/ottla demo
 
 test: $(VENV)/.test $(JARS) lint
-	$(BIN)/python -m pytest -m "not slow" --durations=15
+	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" --durations=15
 
 test-slow: $(VENV)/.test $(JARS)
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m slow

@@ -26,8 +26,10 @@ def as_it_was() -> Iterator[None]:
 
 
 def written(json_too: bool = False, level: str = "info") -> io.StringIO:
+    """Nobody else is to hear of it: what pytest keeps for its reports must be text that can be sent."""
     stream = io.StringIO()
     set_up(json=json_too, level=level, stream=stream)
+    logging.getLogger().handlers[:-1] = []
     return stream
 
 
