@@ -163,6 +163,9 @@ def test_one_that_waits_for_an_outside_coordinator(address: str) -> None:
     assert (described["state"], described["two_phase"]) == ("Ongoing", True)
     assert "no timeout, an outside coordinator ends it" in said(address, "describe prepared")
     assert described["producer_id"] not in [each["producer_id"] for each in as_json(address, "find-hanging")]
+    assert "--force aborts it anyway" in said(address, "abort prepared", code=1)
+    assert as_json(address, "describe prepared")[0]["state"] == "Ongoing", "it may have been decided elsewhere"
+    assert said(address, "abort prepared --force") == "aborted prepared; its producer is fenced\n"
 
 
 def test_spans() -> None:

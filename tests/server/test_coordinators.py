@@ -88,7 +88,7 @@ def test_it_is_told_why_no_group_can_begin(tmp_path: Path, caplog: pytest.LogCap
 
     asyncio.run(ask())
     (line,) = [each.getMessage() for each in caplog.records if "no group can begin" in each.getMessage()]
-    assert "factor of 3 cannot be reached" in line and line.endswith("(offsets.topic.replication.factor)")
+    assert "factor of 3 cannot be reached" in line and line.endswith("lower offsets.topic.replication.factor.")
 
 
 async def _find_makes_the_topic(path: Path) -> None:

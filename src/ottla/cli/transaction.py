@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC:N",
         help="where one that find-hanging names is to be aborted; one that is alive would lose what it wrote there, "
         "although its producer is told that it committed",
+    )
+    abort.add_argument(
+        "--force", action="store_true", help="abort also what waits for an outside coordinator's decision"
     )
     abort.add_argument("--start-offset", type=int, metavar="N", help="the offset at which it began")
 
@@ -280,21 +284,29 @@ async def _abort_hanging(admin: TransactionAdmin, args: argparse.Namespace) -> i
 
 async def _abort_live(admin: TransactionAdmin, args: argparse.Namespace) -> int:
     """All of them are tried; the code tells whether all are ended."""
-    from ottla.wire.errors import KafkaError
+    from ottla.wire.errors import Error, KafkaError
 
     failed = 0
     for name in args.names:
         try:
             before = await admin.describe(name)  # an id that nobody uses would be made by fencing it
+            if before.is_two_phase and before.state in RUNNING and not args.force:
+                why = (
+                    "it waits for an outside coordinator, which may have decided to commit it: --force aborts it anyway"
+                )
+                raise KafkaError(Error.INVALID_TXN_STATE, why)
             await admin.fence(name)
             what = "aborted" if before.state in RUNNING else "nothing was open under"
             _say(args, {"transactional_id": name, "fenced": True}, f"{what} {name}; its producer is fenced")
         except KafkaError as error:
             failed += 1
             wrong = f"{name}: {error.message} ({error.error.name})"
-            _say(args, {"transactional_id": name, "fenced": False, "error": error.error.name}, wrong)
+            _say(args, {"transactional_id": name, "fenced": False, "error": error.error.name}, wrong, failed=True)
     return 1 if failed else 0
 
 
-def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:
-    print(compact(as_json).decode() if args.json else text)
+def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str, *, failed: bool = False) -> None:
+    if args.json:
+        print(compact(as_json).decode())
+    else:
+        print(text, file=sys.stderr if failed else sys.stdout)

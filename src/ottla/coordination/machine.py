@@ -69,6 +69,8 @@ class Decision(Generic[Reply]):
     refused: Callable[[KafkaError], Decision[Reply]] | None = None
     # What the driver is to see to as soon as the records are committed.
     orders: list[object] = field(default_factory=list)
+    # What whoever runs the node should hear of it; most decisions are nothing to tell of.
+    note: str = ""
 
 
 # Decisions are taken one after another: each sees what the one before it changed.

@@ -206,6 +206,8 @@ class Shard(Generic[State]):
             return self.carry_out(decision.refused(told(error)))
         finally:
             self._set_alarm()
+        if decision.note:
+            log.info("%s", decision.note)
         if decision.answers or decision.orders:
             if self._mark.value >= self._written_end:
                 self._release(decision)

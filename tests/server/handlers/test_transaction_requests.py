@@ -307,3 +307,24 @@ async def test_a_coordinator_whose_log_is_opened_late_goes_on_all_the_same(
         is_out = False
         await served.node.upkeep.find_room()
         assert (await state_of(await back_again(served))).transaction_state == "Ongoing"
+
+
+def test_the_journal_says_why_a_producer_was_shut_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its client only hears that it is fenced; whoever looks after the node must be able to tell who did it."""
+
+    async def play() -> None:
+        async with serving(tmp_path, SMALL) as served:
+            client = await coordinated(served)
+            told = await init(client, transaction_timeout_ms=1)
+            assert await add(client, (told.producer_id, told.producer_epoch), 0) == {0: Error.NONE}
+            while (await state_of(client)).transaction_state != "CompleteAbort":
+                await asyncio.sleep(0.01)
+            producer = await initialised(client)
+            assert await add(client, producer, 0) == {0: Error.NONE}
+            await initialised(client)
+
+    caplog.set_level("INFO", "ottla.coordination")
+    asyncio.run(play())
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith(ID)]
+    assert ["took longer than 1 ms" in line for line in lines] == [True, False]
+    assert "begins anew under this id" in lines[1]

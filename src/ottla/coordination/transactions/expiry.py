@@ -42,7 +42,8 @@ def overdue(state: Transactions, transactional_id: str, _number: str, moment: Mo
         return Decision()
     expect_end(state, transactional_id, state.config[OVERDUE_AGAIN_MS], moment)
     decided = timed_out(state, known, moment)
-    return Decision(records=decided.records, orders=decided.orders)
+    note = f"{transactional_id}: its transaction took longer than {known.timeout_ms} ms and is aborted"
+    return Decision(records=decided.records, orders=decided.orders, note=note)
 
 
 def begin_expiry(state: Transactions, moment: Moment) -> None:

@@ -85,7 +85,8 @@ def init_producer_id(
     decision: Decision[InitProducerIdResponse] = Decision()
     if known.state not in ENDING:
         aborted = fenced(state, known, initiating.fresh, moment)
-        decision = Decision(records=aborted.records, orders=aborted.orders)
+        note = f"{known.transactional_id}: its open transaction is aborted, a producer begins anew under this id"
+        decision = Decision(records=aborted.records, orders=aborted.orders, note=note)
     again = caller._replace(waiter=None)
     busy = refused(Error.CONCURRENT_TRANSACTIONS, caller.version)
     waiting = Waiting(caller.waiter, lambda then: init_producer_id(state, initiating, again, then), busy)

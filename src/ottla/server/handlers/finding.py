@@ -98,4 +98,4 @@ async def _make(name: str, ctx: Context) -> None:
     if isinstance(outcome, KafkaError) and outcome.error is not Error.TOPIC_ALREADY_EXISTS:
         # Clients ask again and again, and say nothing to whoever waits for them.
         what, setting = NEEDED_BY[name]
-        log.warning("no %s can begin: %s (%s)", what, outcome.message, setting)
+        log.warning("no %s can begin: %s Start more brokers, or lower %s.", what, outcome.message, setting)
