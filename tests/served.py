@@ -22,6 +22,7 @@ from ottla.wire.messages import RESPONSES
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
+from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
 from ottla.wire.records import Batch, Record, batches, build, end_marker, iterate
 from ottla.wire.schema import Message
 from ottla.world import Bytes, RealDisk, RealFile, World
@@ -261,3 +262,16 @@ def values(records: Any) -> list[bytes | None]:
         if not head.is_control:
             found += [record.value for record in iterate(bytes(records[position : position + head.size]))]
     return found
+
+
+async def change(client: Client, broker: str, **settings: str | None) -> None:
+    """Set settings of a broker, or of all with an empty name, while the node runs; None takes one away."""
+    entries = [
+        IncrementalAlterConfigsRequest.Resource.Config(
+            name=name.replace("_", "."), config_operation=1 if value is None else 0, value=value
+        )
+        for name, value in settings.items()
+    ]
+    resource = IncrementalAlterConfigsRequest.Resource(resource_type=4, resource_name=broker, configs=entries)
+    answer = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message

@@ -10,8 +10,7 @@ import pytest
 from desk import on_loop
 from ottla.config.settings import NODE_SETTINGS, TOPIC_SETTINGS
 from ottla.wire.errors import Error
-from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
-from served import Client, TouchyDisk, batch, heads, serving
+from served import TouchyDisk, batch, change, heads, serving
 
 # Another value for each setting that logs obey.
 CHANGED = {
@@ -42,7 +41,7 @@ CHANGED = {
 }
 # Obeyed elsewhere: by listeners (test_limits), by elections (each asks anew), by partitions (below; only for all brokers
 # while ELR is on), by compaction (each run asks anew: test_compactions), by moves (test_moves), by consumer groups (each
-# assignment asks anew: test_consumer), and not at all while the node runs.
+# assignment asks anew: test_consumer), by Produce (each asks anew: test_verifying), and not at all while the node runs.
 ELSEWHERE = {
     "min.insync.replicas",
     "max.connections",
@@ -60,19 +59,8 @@ ELSEWHERE = {
     "log.cleaner.backoff.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "group.consumer.assignment.interval.ms",
+    "transaction.partition.verification.enable",
 }
-
-
-async def change(client: Client, broker: str, **settings: str | None) -> None:
-    entries = [
-        IncrementalAlterConfigsRequest.Resource.Config(
-            name=name.replace("_", "."), config_operation=1 if value is None else 0, value=value
-        )
-        for name, value in settings.items()
-    ]
-    resource = IncrementalAlterConfigsRequest.Resource(resource_type=4, resource_name=broker, configs=entries)
-    answer = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
 def meaning(name: str, value: str) -> object:

@@ -17,7 +17,7 @@ from ottla.server import verifying
 from ottla.server.verifying import Entrant, Manner
 from ottla.wire.errors import Error
 from ottla.wire.messages.produce import ProduceResponse
-from served import Client, Served, batch, produce_request, serving, until
+from served import Client, Served, batch, change, produce_request, serving, until
 
 STATE = "__transaction_state"
 ID, NAME = 5, "x"
@@ -161,10 +161,10 @@ async def test_a_partition_that_was_not_added_is_refused(
 @on_loop
 async def test_nobody_is_asked_where_verification_is_off(tmp_path: Path) -> None:
     """transaction.partition.verification.enable, which is for generation 1 alone: generation 2 has to add all the same."""
-    settings = {"transaction.partition.verification.enable": "false"}
-    async with serving(tmp_path, settings) as served:
+    async with serving(tmp_path) as served:
         client = await prepare(served)
         know(served, State.ONGOING)
+        await change(client, "1", transaction_partition_verification_enable="false")
         assert (await produce(client, sent(), 11)).error_code == 0
         assert not known(served).partitions
         assert (await produce(client, sent(), 12, index=1)).error_code == 0
