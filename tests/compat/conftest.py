@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
+from apache.tools import ApacheTools
+from compat.both_tools import Both
 from compat.clients import Client, Confluent, Java, every_client
 from harness import Server, stop_all
 
@@ -31,6 +33,16 @@ def data(tmp_path: Path) -> Path:
     if reason := kafka.why_missing():
         pytest.skip(reason)
     return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def both(address: str) -> Iterator[Both]:
+    """Apache's tools and ours, for the node whose `address` the module gives."""
+    tools = ApacheTools()
+    try:
+        yield Both(tools, address)
+    finally:
+        tools.close()
 
 
 @pytest.fixture(scope="session")

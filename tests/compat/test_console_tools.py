@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 
 from apache import kafka
-from apache.tools import ApacheTools
 from compat.both_tools import Both, ours
 from harness import Node, stop_all
 from ottla.client.admin import Admin
@@ -42,15 +41,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
     finally:
         stop_all([node])
-
-
-@pytest.fixture(scope="module")
-def both(address: str) -> Iterator[Both]:
-    tools = ApacheTools()
-    try:
-        yield Both(tools, address)
-    finally:
-        tools.close()
 
 
 async def _prepare(address: str) -> None:

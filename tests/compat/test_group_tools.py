@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from apache import kafka
-from apache.tools import ApacheTools
 from compat.both_tools import Both, ours
 from harness import Node, Server, stop_all
 from ottla.client.admin import Admin
@@ -161,15 +160,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield address
     finally:
         stop_all([server])
-
-
-@pytest.fixture(scope="module")
-def both(address: str) -> Iterator[Both]:
-    tools = ApacheTools()
-    try:
-        yield Both(tools, address)
-    finally:
-        tools.close()
 
 
 GROUPS = "kafka-consumer-groups"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from apache import kafka
-from apache.tools import ApacheTools, Ran
+from apache.tools import Ran
 from by_hand import Hand
 from compat.both_tools import Both, Said, ours
 from harness import Node, Server, stop_all
@@ -62,15 +62,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
     finally:
         stop_all([server])
-
-
-@pytest.fixture(scope="module")
-def both(address: str) -> Iterator[Both]:
-    tools = ApacheTools()
-    try:
-        yield Both(tools, address)
-    finally:
-        tools.close()
 
 
 def asked(address: str, question: Callable[[TransactionAdmin], Awaitable[object]]) -> object:
