@@ -24,7 +24,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from ottla.wire.codec import Malformed, decode, encode
-from ottla.wire.messages import REQUESTS, RESPONSES, quorum, transactions
+from ottla.wire.messages import REQUESTS, RESPONSES, brokers, quorum, transactions
 from ottla.wire.schema import ZERO_UUID, Kind, Layout, ListOf
 
 LOG_VALUES = (
@@ -34,6 +34,7 @@ LOG_VALUES = (
     quorum.SnapshotHeaderRecord,
     quorum.SnapshotFooterRecord,
     transactions.EndTxnMarker,
+    brokers.DefaultPrincipalData,
 )
 BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint16": 16, "uint32": 32}
 

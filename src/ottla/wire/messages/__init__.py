@@ -3,6 +3,7 @@
 from types import ModuleType
 
 from ottla.wire.messages import (
+    brokers,
     cluster,
     commits,
     credentials,
@@ -13,6 +14,7 @@ from ottla.wire.messages import (
     offsets,
     placement,
     produce,
+    quorum,
     quotas,
     settings,
     topics,
@@ -35,6 +37,8 @@ FAMILIES = (
     membership,
     quotas,
     credentials,
+    brokers,
+    quorum,
 )
 
 
