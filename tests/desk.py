@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
+from ottla.server.controller import Controller
+from ottla.server.membership import Membership
 from ottla.server.quorum import Quorum
 from ottla.world import RealDisk, World
 
@@ -24,6 +26,27 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+class Governed:
+    """The metadata of a node without the rest of it: quorum, controller, and the broker that belongs to it."""
+
+    def __init__(
+        self, config: BrokerConfig, world: World, directories: Directories, fatal: Callable[[BaseException], None]
+    ) -> None:
+        self.quorum = Quorum(config, world, directories, fatal)
+        self.controller = Controller(config, world, self.quorum)
+        self.membership = Membership(config, world, directories, self.controller)
+
+    async def start(self, ports: Mapping[str, int]) -> None:
+        await self.quorum.start(ports)
+        self.controller.begin()
+        self.membership.join(ports)
+        await self.quorum.show()
+
+    async def stop(self) -> None:
+        await self.membership.leave()
+        await self.quorum.stop()
 
 
 class Desk:
@@ -39,20 +62,22 @@ class Desk:
         disk, rng = self.world.disk, self.world.random
         self.directories = Directories(disk, self.config.log_dirs, 1, self.world.now_ms, rng)
         self.fatal: list[BaseException] = []
-        self.quorum = Quorum(self.config, self.world, self.directories, self.fatal.append)
+        self.governed = Governed(self.config, self.world, self.directories, self.fatal.append)
+        self.quorum, self.controller = self.governed.quorum, self.governed.controller
 
     def ctx(self, version: int = 0, listener: str = "PLAINTEXT") -> Any:
-        node = SimpleNamespace(config=self.config, quorum=self.quorum, world=self.world, charging=None)
+        parts = {"config": self.config, "world": self.world, "charging": None, **vars(self.governed)}
+        node = SimpleNamespace(**parts)
         return Seen(node, version, listener)
 
     async def __aenter__(self) -> Desk:
         self.directories.open()
-        await self.quorum.start({})
+        await self.governed.start({})
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.quorum.stop()
-        await self.directories.close(self.quorum.broker_epoch)
+        await self.governed.stop()
+        await self.directories.close(self.governed.membership.broker_epoch)
         assert not self.fatal
 
 

@@ -169,9 +169,9 @@ class Served:
         """Make a topic; its id."""
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         new = NewTopic(name, partitions, 1, configs=dotted)
-        quorum = self.node.quorum
-        await quorum.propose(lambda image: create_topics(image, [new], quorum.rules, self.node.world.random))
-        made = quorum.image.topic(name)
+        active = self.node.controller
+        await active.propose(lambda image: create_topics(image, [new], active.rules, self.node.world.random))
+        made = self.node.quorum.image.topic(name)
         assert made is not None
         return made.id
 

@@ -339,7 +339,7 @@ async def arrived(served: Served) -> None:
     async with asyncio.timeout(30):
         while moves := list(served.node.replicas.moves.under_way.values()):
             await asyncio.wait([moves[0].task])
-    await served.node.quorum.propose(lambda image: Decision([], None))  # what was told before is committed
+    await served.node.controller.propose(lambda image: Decision([], None))  # what was told before is committed
 
 
 async def listed(client: Client) -> dict[str, list[tuple[int, int, bool]]]:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from desk import on_loop
+from desk import Governed, on_loop
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
 from ottla.metadata import controller
 from ottla.metadata.image import Delta, Image
-from ottla.server.quorum import Quorum
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import Error
 from ottla.world import World
@@ -30,7 +29,8 @@ class Started:
         config = BrokerConfig({**single_node_defaults(), "log.dirs": "/data"})
         world = World(disk=disk, random=random.Random(7))
         self.directories = Directories(disk, config.log_dirs, 1, world.now_ms, world.random)
-        self.quorum = Quorum(config, world, self.directories, lambda error: None)
+        self.governed = Governed(config, world, self.directories, lambda error: None)
+        self.quorum = self.governed.quorum
         self.quorum.listen(self._follow)
         self.pictures: list[Image] = []
 
@@ -39,7 +39,7 @@ class Started:
 
     async def start(self) -> None:
         self.directories.open()
-        await self.quorum.start({})
+        await self.governed.start({})
 
 
 @on_loop
@@ -71,9 +71,9 @@ async def test_a_broker_is_off_the_fence_only_with_its_registration_behind_it() 
         await node.start()
         for picture in node.pictures:
             broker = picture.brokers[1]
-            assert broker.fenced or picture.offset > broker.epoch == node.quorum.broker_epoch
+            assert broker.fenced or picture.offset > broker.epoch == node.governed.membership.broker_epoch
         assert not node.quorum.image.brokers[1].fenced
-        epochs.append(node.quorum.broker_epoch)
+        epochs.append(node.governed.membership.broker_epoch)
         node.directories.release()
         disk = disk.crash(random.Random(1), Loss.LOST)
     assert epochs[0] < epochs[1]
@@ -86,8 +86,8 @@ async def test_a_snapshot_that_reaches_further_than_the_log_is_enough() -> None:
     node = Started(disk)
     await node.start()
     wanted = [controller.NewTopic("kept")]
-    await node.quorum.propose(
-        lambda image: controller.create_topics(image, wanted, node.quorum.rules, random.Random(3))
+    await node.governed.controller.propose(
+        lambda image: controller.create_topics(image, wanted, node.governed.controller.rules, random.Random(3))
     )
     await node.quorum.store.write_snapshot(node.quorum.image, node.quorum.voters)
     reached = node.quorum.image.offset

@@ -175,7 +175,7 @@ async def test_a_topic_that_goes_during_a_large_write(tmp_path: Path) -> None:
         client.send(produce_request("t", {0: batch(value(1))}, acks=1), 9)
         while not (old := served.partition("t")).log.is_flying:
             await asyncio.sleep(0.001)
-        await served.node.quorum.propose(lambda image: delete_topics(image, [topic_id]))
+        await served.node.controller.propose(lambda image: delete_topics(image, [topic_id]))
         await served.topic("t")
         answer = (await client.receive()).responses[0].partition_responses[0]
         assert answer.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code

@@ -97,7 +97,7 @@ async def test_a_topic_that_is_gone_has_nothing_to_end(tmp_path: Path) -> None:
         for name in (STATE, "stays", "goes"):
             await served.topic(name)
         open_transaction(served, "goes")
-        await served.node.quorum.propose(lambda image: delete_topics(image, ["goes"]))
+        await served.node.controller.propose(lambda image: delete_topics(image, ["goes"]))
         decide(served, "x", [("goes", 0), ("stays", 0)])
         await until(lambda: state_of(served, "x") is State.COMPLETE_COMMIT)
         assert await markers(served.partition("stays")) == [(ID, 1, True)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from desk import on_loop
+from desk import Governed, on_loop
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
 from ottla.metadata import controller
@@ -52,7 +52,8 @@ class Running:
         self.directories = Directories(self.world.disk, self.config.log_dirs, 1, self.world.now_ms, self.world.random)
         self.seen: list[tuple[Image, Image, Delta]] = []
         self.fatal: list[BaseException] = []
-        self.quorum = Quorum(self.config, self.world, self.directories, self.fatal.append)
+        self.governed = Governed(self.config, self.world, self.directories, self.fatal.append)
+        self.quorum, self.controller = self.governed.quorum, self.governed.controller
         self.quorum.listen(self._follow)
 
     async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
@@ -60,12 +61,12 @@ class Running:
 
     async def start(self) -> Quorum:
         self.directories.open()
-        await self.quorum.start(PORTS)
+        await self.governed.start(PORTS)
         return self.quorum
 
     async def stop(self) -> None:
-        await self.quorum.stop()
-        await self.directories.close(self.quorum.broker_epoch)
+        await self.governed.stop()
+        await self.directories.close(self.governed.membership.broker_epoch)
 
     def kill(self) -> None:
         """As a power cut would: nothing more is written, the lock is free."""
@@ -115,7 +116,7 @@ async def test_a_new_directory_looks_like_one_that_was_formatted_standalone(tmp_
 @on_loop
 async def test_every_start_is_a_new_epoch_and_a_new_leader_epoch(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
-        topic = (await node.quorum.propose(create("t")))["t"]
+        topic = (await node.controller.propose(create("t")))["t"]
         assert node.quorum.image.topic("t") == topic and isinstance(topic, Topic)
         assert node.quorum.image.epoch == 1
     async with running(tmp_path) as node:
@@ -131,8 +132,8 @@ async def test_every_start_is_a_new_epoch_and_a_new_leader_epoch(tmp_path: Path)
 @on_loop
 async def test_after_a_kill_everything_acknowledged_is_there_and_led(tmp_path: Path) -> None:
     node = Running(tmp_path)
-    quorum = await node.start()
-    await quorum.propose(create("t", partitions=3))
+    await node.start()
+    await node.controller.propose(create("t", partitions=3))
     node.kill()
     async with running(tmp_path) as again:
         topic = again.quorum.image.topic("t")
@@ -145,12 +146,12 @@ async def test_a_stopped_node_leads_nothing_and_its_broker_is_fenced(tmp_path: P
     """TRAP-39: no leadership is left when it goes; there is no other broker yet whose picture would have to follow first."""
     node = Running(tmp_path)
     quorum = await node.start()
-    await quorum.propose(create("t"))
+    await node.controller.propose(create("t"))
     await node.stop()
     partition = next(quorum.image.topics.values()).partitions[0]
     assert partition.leader == -1 and quorum.image.brokers[1].fenced
     with pytest.raises(KafkaError):
-        await quorum.propose(create("u"))
+        await node.controller.propose(create("u"))
 
 
 @on_loop
@@ -159,7 +160,7 @@ async def test_decisions_see_each_other_before_they_are_committed_and_share_one_
     disk = Slow()
     async with running(tmp_path, disk=disk) as node:
         before = disk.away_calls
-        answers = [node.quorum.submit(create(f"t{n % 10}")) for n in range(20)]
+        answers = [node.controller.propose(create(f"t{n % 10}")) for n in range(20)]
         assert node.quorum.written.topic("t9") is not None and node.quorum.image.topic("t9") is None
         replies = [await answer for answer in answers]
         assert disk.away_calls - before <= 2, "one sync serves all that wait"
@@ -180,25 +181,25 @@ async def test_listeners_run_before_the_picture_is_shown_and_before_the_reply(tm
             shown.append(node.quorum.image.topic("t") is not None)
 
         node.quorum.listen(follow)
-        await node.quorum.propose(create("t"))
+        await node.controller.propose(create("t"))
         assert shown == [False] and node.quorum.image.topic("t") is not None
 
 
 @on_loop
 async def test_a_read_only_answer_waits_for_what_it_saw(tmp_path: Path) -> None:
     async with running(tmp_path, disk=Slow()) as node:
-        node.quorum.submit(create("t"))
-        reply = await node.quorum.propose(create("t"))
+        node.controller.propose(create("t"))
+        reply = await node.controller.propose(create("t"))
         assert isinstance(reply["t"], KafkaError) and node.quorum.image.topic("t") is not None
 
 
 @on_loop
 async def test_a_caller_that_goes_away_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, disk=Slow()) as node:
-        task = asyncio.create_task(node.quorum.propose(create("t")))
+        task = node.controller.propose(create("t"))
         await asyncio.sleep(0)
         task.cancel()
-        await node.quorum.propose(create("u"))
+        await node.controller.propose(create("u"))
         assert node.quorum.image.topic("t") is not None
 
 
@@ -209,10 +210,10 @@ async def test_a_failed_sync_ends_the_node(tmp_path: Path) -> None:
     quorum = await node.start()
     disk.broken = True
     with pytest.raises(KafkaError):
-        await quorum.propose(create("t"))
+        await node.controller.propose(create("t"))
     assert len(node.fatal) == 1 and quorum.image.topic("t") is None
     with pytest.raises(KafkaError):
-        await quorum.propose(create("u"))
+        await node.controller.propose(create("u"))
     node.kill()
 
 
@@ -225,11 +226,11 @@ async def test_snapshots_are_written_and_replace_the_log_before_them(tmp_path: P
     }
     async with running(tmp_path, **small) as node:
         for n in range(40):
-            await node.quorum.propose(create(f"t{n}"))
+            await node.controller.propose(create(f"t{n}"))
             await asyncio.sleep(0.01)
         node.quorum.store.log.roll()
         for n in range(40, 60):
-            await node.quorum.propose(create(f"t{n}"))
+            await node.controller.propose(create(f"t{n}"))
             await asyncio.sleep(0.01)
     home = tmp_path / "__cluster_metadata-0"
     found = sorted(home.glob("*.checkpoint"))
@@ -245,7 +246,7 @@ async def test_snapshots_are_written_and_replace_the_log_before_them(tmp_path: P
 @on_loop
 async def test_a_damaged_snapshot_is_passed_over_when_the_log_still_has_it_all(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
-        await node.quorum.propose(create("t"))
+        await node.controller.propose(create("t"))
         await node.quorum.store.write_snapshot(node.quorum.image, node.quorum.voters)
     newest = sorted((tmp_path / "__cluster_metadata-0").glob("*.checkpoint"))[-1]
     newest.chmod(0o600)
@@ -258,8 +259,8 @@ async def test_a_damaged_snapshot_is_passed_over_when_the_log_still_has_it_all(t
 async def test_settings_that_were_set_are_there_after_a_restart(tmp_path: Path) -> None:
     change = {(TOPIC, "t"): {"retention.ms": "77"}}
     async with running(tmp_path) as node:
-        await node.quorum.propose(create("t"))
-        await node.quorum.propose(lambda image: controller.incremental_alter_configs(image, change))
+        await node.controller.propose(create("t"))
+        await node.controller.propose(lambda image: controller.incremental_alter_configs(image, change))
     async with running(tmp_path) as node:
         assert node.quorum.image.configs(TOPIC, "t") == {"retention.ms": "77"}
 
@@ -290,7 +291,7 @@ async def test_a_transaction_that_nobody_ended_is_undone(tmp_path: Path) -> None
     half = [(BeginTransactionRecord(name="x"), 0), (TopicRecord(name="ghost", topic_id=b"g" * 16), 0)]
     node = Running(tmp_path)
     quorum = await node.start()
-    await quorum.propose(lambda _: controller.Decision(half, None))  # type: ignore[arg-type]
+    await node.controller.propose(lambda _: controller.Decision(half, None))  # type: ignore[arg-type]
     assert quorum.written.in_transaction and not quorum.image.in_transaction
     node.kill()
     async with running(tmp_path) as again:
@@ -332,7 +333,7 @@ async def test_a_listener_that_fails_is_the_end_of_the_node(tmp_path: Path) -> N
         raise RuntimeError("cannot follow")
 
     quorum.listen(fail)
-    waiting = [quorum.submit(create("t")), quorum.submit(create("u"))]
+    waiting = [node.controller.propose(create("t")), node.controller.propose(create("u"))]
     for answer in waiting:
         with pytest.raises(KafkaError):
             await answer

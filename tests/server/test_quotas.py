@@ -330,8 +330,8 @@ async def test_topics_that_come_by_being_asked_for_count_too(tmp_path: Path) -> 
             while (topic := served.node.quorum.image.topic("first")) is None:
                 await asyncio.sleep(0.01)
         assert len(topic.partitions) == 20
-        assert served.node.quorum.written.topic("second") is None
-        assert served.node.quorum.written.topic("third") is None
+        assert served.node.controller.written.topic("second") is None
+        assert served.node.controller.written.topic("third") is None
 
 
 @on_loop

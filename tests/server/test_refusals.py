@@ -30,12 +30,12 @@ async def test_a_handler_that_stumbles_is_answered_for(tmp_path: Path, caplog: p
         async def defect(_: Any) -> None:
             raise ZeroDivisionError
 
-        sound, served.node.quorum.propose = served.node.quorum.propose, defect  # type: ignore[method-assign]
+        sound, served.node.controller.propose = served.node.controller.propose, defect  # type: ignore[method-assign]
         resource = AlterConfigsRequest.Resource(resource_type=2, resource_name="t")
         (answer,) = (await client.call(AlterConfigsRequest(resources=[resource]), 2)).responses
         assert (answer.error_code, answer.error_message, answer.resource_name) == (-1, None, "t")
         assert "AlterConfigs version 2 failed" in caplog.text
-        served.node.quorum.propose = sound  # type: ignore[method-assign]
+        served.node.controller.propose = sound  # type: ignore[method-assign]
         (answer,) = (await client.call(AlterConfigsRequest(resources=[resource]), 2)).responses
         assert answer.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code, "on the same connection"
 

@@ -26,7 +26,7 @@ async def test_metrics_and_upkeep_forget_topics_that_are_gone(tmp_path: Path) ->
             topic_id = await served.topic(f"t{number}", flush_ms="3600000")
             assert (await client.produce(f"t{number}", batch(b"v"))).error_code == 0
             await node.upkeep.flush()
-            await node.quorum.propose(lambda image, gone=topic_id: delete_topics(image, [gone]))
+            await node.controller.propose(lambda image, gone=topic_id: delete_topics(image, [gone]))
         await node.upkeep.flush()
         assert not node.measures._topics and not node.upkeep._unflushed_since
         await served.topic("t0")
@@ -57,7 +57,7 @@ async def test_a_topic_that_finds_a_home_while_it_is_deleted_and_made_again(
         monkeypatch.setattr(DataDirectory, "create", wait)
         housing = asyncio.ensure_future(node.upkeep.find_room())
         await is_waiting.wait()
-        deleting = asyncio.ensure_future(node.quorum.propose(lambda image: delete_topics(image, [first])))
+        deleting = asyncio.ensure_future(node.controller.propose(lambda image: delete_topics(image, [first])))
         making = asyncio.ensure_future(served.topic("t"))
         for _ in range(100):
             await asyncio.sleep(0.001)  # long enough for whoever does not wait

@@ -18,14 +18,14 @@ from ottla.config import BrokerConfig
 from ottla.log.directories import Directories
 from ottla.log.files import FILES_MAX
 from ottla.log.settings import LogSettings
-from ottla.metadata import controller
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
-from ottla.replication.replicas import Places, Replicas
+from ottla.replication.replicas import Replicas
 from ottla.server import limits
+from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
 from ottla.server.dispatch import HANDLERS
 from ottla.server.group_readings import declare_group_readings
@@ -57,6 +57,7 @@ from ottla.server.limits import Limits
 from ottla.server.listener import Connection, Listener
 from ottla.server.markers import Markers
 from ottla.server.measures import NodeMetrics
+from ottla.server.membership import Membership
 from ottla.server.quorum import Quorum
 from ottla.server.quotas import Quotas
 from ottla.server.sessions import Sessions
@@ -114,6 +115,8 @@ class Node:
             *(self.measures.topic, self._write_failed, self._moves()),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
+        self.controller = Controller(config, world, self.quorum)
+        self.membership = Membership(config, world, self.directories, self.controller)
         self.groups = group_coordinators(self)
         self.markers = Markers(self)
         self.transactions = transaction_coordinators(self)
@@ -128,7 +131,10 @@ class Node:
         config = self.config
         together = config["num.replica.alter.log.dirs.threads"] or len(config.log_dirs)
         limit = "replica.alter.log.dirs.io.max.bytes.per.second"
-        return Moves(self.directories, self.world.random, together, lambda: int(config[limit]), self._tell_places)
+        return Moves(
+            *(self.directories, self.world.random, together, lambda: int(config[limit])),
+            lambda places: self.membership.tell_places(places),
+        )
 
     # --- what parts may ask of the node
 
@@ -173,7 +179,11 @@ class Node:
             listener = Listener(self, endpoint, self.loop, endpoint in self.config.controller_endpoints)
             await listener.bind()
             self.listeners.append(listener)
-        await self.quorum.start({listener.name: listener.port for listener in self.listeners})
+        ports = {listener.name: listener.port for listener in self.listeners}
+        await self.quorum.start(ports)
+        self.controller.begin()
+        self.membership.join(ports)
+        await self.quorum.show()
         for listener in self.listeners:
             await listener.serve()
         self.replicas.moves.resume(self.replicas.find)
@@ -205,13 +215,14 @@ class Node:
         await self.upkeep.stop()
         await self.replicas.moves.stop_all()
         try:
+            await self.membership.leave()
             await self.quorum.stop()
         except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
             log.error("the controller could not say goodbye: %s", error)
         for listener in self.listeners:
             await listener.close()
         self.world.workshop.close()  # a child that compacts must not write into directories that are let go
-        await self.directories.close(self.quorum.broker_epoch)
+        await self.directories.close(self.membership.broker_epoch)
 
     async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
         """The committed picture changed: settings first, because new logs obey them."""
@@ -230,16 +241,9 @@ class Node:
             if topic_id in old.topics:
                 self.measures.forget_topic(old.topics[topic_id].name)
         if places := await self.replicas.apply(new, delta):
-            self._tell_places(places)
+            self.membership.tell_places(places)
         self.groups.follow(old, new, delta)
         self.transactions.follow(old, new, delta)
-
-    def _tell_places(self, places: Places) -> None:
-        """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""
-        try:
-            self.quorum.submit(lambda image: controller.assign_directories(image, self.config.node_id, places))
-        except KafkaError as error:  # a full disk: told again by the next start
-            log.warning("the metadata does not say yet which directories hold %d logs: %s", len(places), error)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         """Those that a part keeps for itself instead of asking; logs have theirs from `reconfigure_all`."""

@@ -172,8 +172,8 @@ class Stage:
     async def do_create(self, order: Mapping[str, Any]) -> None:
         node = self._running
         wanted = [NewTopic(order["name"], order["partitions"], 1, configs=order["configs"])]
-        quorum, chance = node.quorum, node.world.random
-        outcomes = await quorum.propose(lambda image: create_topics(image, wanted, quorum.rules, chance))
+        active, chance = node.controller, node.world.random
+        outcomes = await active.propose(lambda image: create_topics(image, wanted, active.rules, chance))
         for outcome in outcomes.values():
             if isinstance(outcome, KafkaError):
                 raise outcome

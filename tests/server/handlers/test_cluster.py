@@ -28,7 +28,7 @@ async def test_the_cluster_is_this_node(tmp_path: Path) -> None:
 @on_loop
 async def test_fenced_brokers_are_shown_only_to_who_asks(tmp_path: Path) -> None:
     async with Desk(tmp_path) as desk:
-        await desk.quorum.propose(lambda image: controller.fence(image, 1, Rules()))
+        await desk.controller.propose(lambda image: controller.fence(image, 1, Rules()))
         plain = await describe_cluster(DescribeClusterRequest(), desk.ctx(2))
         assert plain.brokers == [] and plain.controller_id == -1
         asked = await describe_cluster(DescribeClusterRequest(include_fenced_brokers=True), desk.ctx(2))

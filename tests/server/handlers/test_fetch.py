@@ -192,7 +192,7 @@ async def test_a_parked_fetch_ends_with_its_connection_and_with_its_topic(tmp_pa
         from ottla.metadata.controller import delete_topics
 
         topic_id = served.partition("t").topic_id
-        await served.node.quorum.propose(lambda image: delete_topics(image, [topic_id]))
+        await served.node.controller.propose(lambda image: delete_topics(image, [topic_id]))
         async with asyncio.timeout(2):
             (topic,) = (await other.receive()).responses
         assert topic.partitions[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code

@@ -36,7 +36,7 @@ async def made(desk: Desk, *names: str) -> None:
 
 async def create(desk: Desk, **partitions: int) -> None:
     wanted = [NewTopic(name, count) for name, count in partitions.items()]
-    await desk.quorum.propose(lambda image: controller.create_topics(image, wanted, Rules(), desk.world.random))
+    await desk.controller.propose(lambda image: controller.create_topics(image, wanted, Rules(), desk.world.random))
 
 
 async def ask(desk: Desk, version: int, topics: list[Any] | None, listener: str = "PLAINTEXT", **more: Any) -> Any:
@@ -200,7 +200,7 @@ async def test_operations_are_told_only_when_asked_for(tmp_path: Path) -> None:
 async def test_a_fenced_broker_is_not_told_and_leads_nothing(tmp_path: Path) -> None:
     async with Desk(tmp_path) as desk:
         await create(desk, a=1)
-        await desk.quorum.propose(lambda image: controller.fence(image, 1, Rules()))
+        await desk.controller.propose(lambda image: controller.fence(image, 1, Rules()))
         response = await ask(desk, 13, ["a"])
         assert response.brokers == []
         (partition,) = response.topics[0].partitions

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from desk import Governed
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
 from ottla.log.producers import Origin
@@ -22,7 +23,6 @@ from ottla.replication.moves import Moves
 from ottla.server.context import Context
 from ottla.server.handlers.log_dirs import describe_log_dirs
 from ottla.server.handlers.settings import alter_configs, describe_configs, incrementally_alter_configs
-from ottla.server.quorum import Quorum
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import DescribeLogDirsRequest
 from ottla.wire.messages.settings import (
@@ -50,7 +50,8 @@ class Admin:
         self.directories = Directories(
             self.world.disk, self.config.log_dirs, self.config.node_id, self.world.now_ms, self.world.random
         )
-        self.quorum = Quorum(self.config, self.world, self.directories, self._fatal)
+        self.governed = Governed(self.config, self.world, self.directories, self._fatal)
+        self.quorum = self.governed.quorum
         self.quorum.listen(self._follow)
 
     def _fatal(self, error: BaseException) -> None:
@@ -61,18 +62,18 @@ class Admin:
 
     async def start(self) -> None:
         self.directories.open()
-        await self.quorum.start({})
-        new = NewTopic("t1", 1, 1)
-        await self.quorum.propose(lambda image: create_topics(image, [new], self.quorum.rules, self.world.random))
+        await self.governed.start({})
+        new, active = NewTopic("t1", 1, 1), self.governed.controller
+        await active.propose(lambda image: create_topics(image, [new], active.rules, self.world.random))
 
     async def stop(self) -> None:
-        await self.quorum.stop()
+        await self.governed.stop()
         await self.directories.close(-1)
 
     async def call(self, handler: Callable[[Any, Context], Awaitable[Any]], request: Any) -> Any:
         replicas = SimpleNamespace(moves=Moves(self.directories, self.world.random, 1))
-        parts = {"config": self.config, "quorum": self.quorum, "directories": self.directories, "replicas": replicas}
-        node: Any = SimpleNamespace(**parts)
+        parts = {"config": self.config, "directories": self.directories, "replicas": replicas}
+        node: Any = SimpleNamespace(**parts, **vars(self.governed))
         connection: Any = None
         return await handler(request, Context(node, connection, "test", 4))
 

@@ -42,7 +42,7 @@ async def alter(request: AlterUserScramCredentialsRequest, ctx: Context) -> Alte
         for each in request.upsertions
     ]
     try:
-        outcomes = await ctx.node.quorum.propose(
+        outcomes = await ctx.node.controller.propose(
             lambda image: controller.alter_scram_credentials(image, deletions, upsertions)
         )
     except KafkaError as error:

@@ -22,13 +22,13 @@ Told = ElectLeadersResponse.Topic
 async def elect_leaders(request: ElectLeadersRequest, ctx: Context) -> ElectLeadersResponse:
     wanted = request.topic_partitions
     asked = None if wanted is None else [(topic.topic, topic.partitions) for topic in wanted]
-    quorum, kind = ctx.node.quorum, request.election_type
+    active, kind = ctx.node.controller, request.election_type
     if asked == []:
         return ElectLeadersResponse()
     try:
         if request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
-        elected = await quorum.propose(lambda image: controller.elect_leaders(image, asked, kind, quorum.rules))
+        elected = await active.propose(lambda image: controller.elect_leaders(image, asked, kind, active.rules))
     except KafkaError as error:
         refused: Elected = [(topic, [(index, error) for index in indexes]) for topic, indexes in asked or ()]
         return ElectLeadersResponse(error_code=error.code, replica_election_results=_told(refused))

@@ -17,10 +17,10 @@ from ottla.wire.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesRes
 @serves(UpdateFeaturesRequest, versions="0-2")
 async def update_features(request: UpdateFeaturesRequest, ctx: Context) -> UpdateFeaturesResponse:
     updates = {asked.feature: _update(asked, ctx.version) for asked in request.feature_updates}
-    quorum, me, only_try = ctx.node.quorum, ctx.node.config.node_id, request.validate_only
+    active, me, only_try = ctx.node.controller, ctx.node.config.node_id, request.validate_only
     try:
-        await quorum.propose(
-            lambda image: controller.update_features(image, me, updates, quorum.rules, validate_only=only_try)
+        await active.propose(
+            lambda image: controller.update_features(image, me, updates, active.rules, validate_only=only_try)
         )
     except KafkaError as error:
         if error.error is not Error.INVALID_UPDATE_VERSION:

@@ -88,10 +88,10 @@ async def _leader(key: str, name: str, ctx: Context) -> Coordinator:
 
 
 async def _make(name: str, ctx: Context) -> None:
-    quorum, rng = ctx.node.quorum, ctx.node.world.random
+    active, rng = ctx.node.controller, ctx.node.world.random
     wanted = [auto_topic(name, ctx.node.config)]
     try:
-        outcomes = await quorum.propose(lambda image: create_topics(image, wanted, quorum.rules, rng))
+        outcomes = await active.propose(lambda image: create_topics(image, wanted, active.rules, rng))
     except KafkaError as error:
         raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, error.message)
     outcome = outcomes[name]

@@ -135,6 +135,6 @@ def _voters(ctx: Context) -> str:
 
 @serves(UnregisterBrokerRequest, versions="0-0")
 async def unregister_broker(request: UnregisterBrokerRequest, ctx: Context) -> UnregisterBrokerResponse:
-    quorum = ctx.node.quorum
-    await quorum.propose(lambda image: controller.unregister(image, request.broker_id, quorum.rules))
+    active = ctx.node.controller
+    await active.propose(lambda image: controller.unregister(image, request.broker_id, active.rules))
     return UnregisterBrokerResponse()

@@ -205,7 +205,7 @@ def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context
     config = ctx.node.config
     if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
         wanted = [auto_topic(name, config) for name in names if _may_be_created(name)]
-        ctx.node.quorum.create_soon(_affordable(wanted, ctx))
+        ctx.node.controller.create_soon(_affordable(wanted, ctx))
 
 
 def _affordable(wanted: list[NewTopic], ctx: Context) -> list[NewTopic]:

@@ -28,7 +28,7 @@ async def init_producer_id(request: InitProducerIdRequest, ctx: Context) -> Init
     try:
         init.check(request, ctx.node.config)
         if request.transactional_id is None:
-            return InitProducerIdResponse(producer_id=await ctx.node.quorum.producer_id(), producer_epoch=0)
+            return InitProducerIdResponse(producer_id=await ctx.node.membership.producer_id(), producer_epoch=0)
         return await _init_transactions(request, request.transactional_id, ctx)
     except KafkaError as error:
         return init.refused(error.error, ctx.version)

@@ -48,7 +48,7 @@ async def alter(request: AlterClientQuotasRequest, ctx: Context) -> AlterClientQ
     validate_only = request.validate_only
     try:
         unresolved = await unresolvable(names_to_resolve(wanted))
-        outcomes = await ctx.node.quorum.propose(
+        outcomes = await ctx.node.controller.propose(
             lambda image: controller.alter_client_quotas(image, wanted, unresolved, validate_only=validate_only)
         )
     except KafkaError as error:

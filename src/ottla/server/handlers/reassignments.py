@@ -30,12 +30,12 @@ async def alter_partition_reassignments(
     if not request.topics:
         return AlterPartitionReassignmentsResponse(error_message="")
     wanted = [(t.name, [Wanted(p.partition_index, p.replicas) for p in t.partitions]) for t in request.topics]
-    quorum, may_change = ctx.node.quorum, request.allow_replication_factor_change
+    active, may_change = ctx.node.controller, request.allow_replication_factor_change
     try:
         if request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
-        reassigned = await quorum.propose(
-            lambda image: controller.reassign(image, wanted, quorum.rules, may_change_factor=may_change)
+        reassigned = await active.propose(
+            lambda image: controller.reassign(image, wanted, active.rules, may_change_factor=may_change)
         )
     except KafkaError as error:
         refused: Reassigned = [(topic, [(one.partition, error) for one in of]) for topic, of in wanted]

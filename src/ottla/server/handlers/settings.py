@@ -272,7 +272,7 @@ async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> l
                 errors[index] = error
         return Decision([], None) if validate_only else incremental_alter_configs(written, changes)
 
-    await ctx.node.quorum.propose(decide)
+    await ctx.node.controller.propose(decide)
     return errors
 
 

@@ -83,10 +83,10 @@ async def _create(
 ) -> dict[str, Topic | KafkaError]:
     if not wanted:
         return {}
-    quorum, rng = ctx.node.quorum, ctx.node.world.random
-    return await quorum.propose(
+    active, rng = ctx.node.controller, ctx.node.world.random
+    return await active.propose(
         lambda image: controller.create_topics(
-            image, wanted, quorum.rules, rng, validate_only=validate_only, charge=mutations.charge
+            image, wanted, active.rules, rng, validate_only=validate_only, charge=mutations.charge
         )
     )
 
@@ -176,7 +176,7 @@ async def _delete(
             answers.append(_deleted(chosen[topic_id], topic_id, error))
         return controller.Decision(decision.records, None)
 
-    await ctx.node.quorum.propose(decide)
+    await ctx.node.controller.propose(decide)
     return answers
 
 
@@ -249,7 +249,7 @@ async def _grow(
     if not wanted:
         return {}
     rng = ctx.node.world.random
-    return await ctx.node.quorum.propose(
+    return await ctx.node.controller.propose(
         lambda image: controller.add_partitions(
             image, wanted, rng, validate_only=validate_only, charge=mutations.charge
         )

@@ -50,7 +50,7 @@ async def with_producer_id(ask: Callable[[int | None], Awaitable[Reply]], ctx: C
     try:
         return await ask(None)
     except WantsProducerId:
-        return await ask(await ctx.node.quorum.producer_id())
+        return await ask(await ctx.node.membership.producer_id())
 
 
 def _told(error: Error, version: int) -> int:
