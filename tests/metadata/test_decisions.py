@@ -227,7 +227,10 @@ class TestBrokers:
         assert partition.leader == -1 and partition.leader_epoch == 1
         assert (partition.isr, partition.elr, partition.last_known_elr) == (((), (1,), (1,)) if elr else ((1,), (), ()))
         image = apply(image, controller.fence(image, 1, RULES))
-        image = apply(image, controller.register_broker(image, registration(1, previous_epoch=epoch), RULES))
+        image = apply(
+            image,
+            controller.register_broker(image, registration(1, incarnation=b"next" * 4, previous_epoch=epoch), RULES),
+        )
         image = apply(image, controller.unfence(image, 1, RULES))
         partition = next(image.topics.values()).partitions[0]
         assert (partition.leader, partition.leader_epoch, partition.isr, partition.elr) == (1, 2, (1,), ())
@@ -238,7 +241,7 @@ class TestBrokers:
         """TRAP-40, TRAP-41: at one replica a kill empties both sets, and the partition must not stay offline."""
         image, _ = created(cluster(elr=elr), NewTopic("a"))
         image = apply(image, controller.fence(image, 1, RULES))
-        image = apply(image, controller.register_broker(image, registration(1), RULES))
+        image = apply(image, controller.register_broker(image, registration(1, incarnation=b"next" * 4), RULES))
         partition = next(image.topics.values()).partitions[0]
         assert partition.leader == -1 and partition.elr == ()
         image = apply(image, controller.unfence(image, 1, RULES))

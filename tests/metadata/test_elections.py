@@ -62,7 +62,8 @@ def apply(image: Image, decision: Decision[object]) -> Image:
 
 
 def started(image: Image, directory: bytes, previous_epoch: int = -1) -> Image:
-    who = Registration(1, bytes([1]) * 16, [ENDPOINT], [directory], previous_epoch=previous_epoch)
+    incarnation = image.offset.to_bytes(16, "big")
+    who = Registration(1, incarnation, [ENDPOINT], [directory], previous_epoch=previous_epoch)
     image = apply(image, controller.register_broker(image, who, RULES))
     return apply(image, controller.unfence(image, 1, RULES))
 

@@ -17,21 +17,20 @@ from ottla.metadata.features import (
     CONTROLLER_REGISTRATION,
     CORDONED_DIRECTORIES,
     DIRECTORY_ASSIGNMENT,
+    METADATA_VERSION,
     SERVED,
-    partition_version,
     register_broker_version,
 )
 from ottla.metadata.image import Broker, Endpoint, FeatureRange, Image
 from ottla.metadata.leaders import changes_for_broker
 from ottla.metadata.records import (
     BrokerRegistrationChangeRecord,
-    PartitionChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.ids import is_reserved
+from ottla.wire.ids import is_reserved, uuid_text
 
 FENCE = 1
 UNFENCE = -1
@@ -39,7 +38,9 @@ NO_EPOCH = -1
 
 
 class Registration(NamedTuple):
-    """How a broker introduces itself. `previous_epoch` is what its last clean stop left behind, if it was clean."""
+    """How a broker introduces itself. `previous_epoch` is what its last clean stop left behind, if it was clean.
+
+    Without a `cluster_id` it is the broker of this very node."""
 
     id: int
     incarnation: bytes
@@ -48,42 +49,99 @@ class Registration(NamedTuple):
     rack: str | None = None
     previous_epoch: int = NO_EPOCH
     features: Mapping[str, FeatureRange] = SERVED
+    cluster_id: str | None = None
 
 
-def register_broker(image: Image, who: Registration, rules: Rules) -> Decision[int]:
-    """Write down a new process of a broker; the reply is its epoch."""
-    _check_directories(image, who)
+def register_broker(image: Image, who: Registration, rules: Rules, *, in_session: bool = False) -> Decision[int]:
+    """Write down a new process of a broker, or anew what the same process says; the reply is its epoch.
+
+    `in_session`: whoever has this id was heard of a moment ago, so another process cannot have it.
+    """
     old = image.broker(who.id)
-    records = [] if old is None else _farewell(image, old, who, rules)
-    # The epoch is the offset at which this decision begins, also when the registration itself comes a little later.
-    epoch = image.offset + 1
+    _check_identity(image, old, who, in_session)
+    _check_directories(image, who)
+    _check_features(image, who)
+    record = _registration(image, who)
+    if old is not None and old.incarnation == who.incarnation:
+        record.broker_epoch, record.fenced = old.epoch, old.fenced
+        record.in_controlled_shutdown = old.in_controlled_shutdown
+        farewell = []
+    else:
+        farewell = _farewell(image, old, who, rules)
     version = register_broker_version(image.metadata_version)
-    record = RegisterBrokerRecord(
+    return Decision([*farewell, (record, version)], record.broker_epoch)
+
+
+def _registration(image: Image, who: Registration) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
         broker_id=who.id,
         incarnation_id=who.incarnation,
-        broker_epoch=epoch,
+        # The offset at which this decision begins, also when the registration itself comes a little later.
+        broker_epoch=image.offset + 1,
         end_points=[_broker_endpoint(endpoint) for endpoint in who.endpoints],
         features=[_broker_feature(name, levels) for name, levels in who.features.items()],
         rack=who.rack,
         fenced=True,
         log_dirs=list(who.directories) if image.metadata_version >= DIRECTORY_ASSIGNMENT else [],
     )
-    return Decision([*records, (record, version)], epoch)
+
+
+def _check_identity(image: Image, old: Broker | None, who: Registration, in_session: bool) -> None:
+    if who.cluster_id not in (None, image.cluster_id):
+        why = f"Expected cluster ID {image.cluster_id}, but got cluster ID {who.cluster_id}"
+        raise KafkaError(Error.INCONSISTENT_CLUSTER_ID, why)
+    if old is not None and old.incarnation != who.incarnation and in_session:
+        raise KafkaError(Error.DUPLICATE_BROKER_REGISTRATION, "Another broker is registered with that broker id.")
 
 
 def _check_directories(image: Image, who: Registration) -> None:
-    if len(set(who.directories)) != len(who.directories) or any(is_reserved(d) for d in who.directories):
-        raise KafkaError(Error.INVALID_REGISTRATION, "Reserved or duplicate directory id")
+    if image.metadata_version < DIRECTORY_ASSIGNMENT:
+        return
+    if not who.directories:
+        raise KafkaError(Error.INVALID_REGISTRATION, "No directories specified in request")
+    if any(is_reserved(directory) for directory in who.directories):
+        raise KafkaError(Error.INVALID_REGISTRATION, "Reserved directory ID in request")
+    if len(set(who.directories)) != len(who.directories):
+        raise KafkaError(Error.INVALID_REGISTRATION, "Duplicate directory ID in request")
     for broker in image.brokers.values():
-        if broker.id != who.id and set(broker.directories) & set(who.directories):
-            raise KafkaError(
-                Error.INVALID_REGISTRATION, f"Broker {broker.id} is already registered with that directory"
-            )
+        if broker.id != who.id and (taken := set(broker.directories) & set(who.directories)):
+            why = f"Broker {broker.id} is already registered with directory {uuid_text(min(taken))}"
+            raise KafkaError(Error.INVALID_REGISTRATION, why)
 
 
-def _farewell(image: Image, old: Broker, who: Registration, rules: Rules) -> list[Versioned]:
-    """The process before this one is gone; what it led and what it was in sync with follows from how it went."""
-    if who.previous_epoch == old.epoch:
+def _check_features(image: Image, who: Registration) -> None:
+    """Whoever cannot live with a level that the cluster has agreed on must stay out.
+
+    This node itself has looked at the levels before it led. Of features that this release does not know (their levels
+    came with a directory that it took over) nobody has to know anything.
+    """
+    if who.cluster_id is None:
+        return
+    if METADATA_VERSION not in who.features:
+        raise KafkaError(Error.INVALID_REGISTRATION, f"Request features do not contain '{METADATA_VERSION}'")
+    levels = {**image.finalised, METADATA_VERSION: image.metadata_version}
+    for name, (low, high) in who.features.items():
+        _check_feature(name, levels.get(name, 0), low, high)
+    for name in SERVED:
+        if name in image.features and name not in who.features:
+            _check_feature(name, levels[name], 0, 0)
+
+
+def _check_feature(name: str, finalised: int, low: int, high: int) -> None:
+    if not low <= finalised <= high:
+        raise KafkaError(
+            Error.UNSUPPORTED_VERSION,
+            f"Unable to register because the broker does not support finalized version {finalised} of {name}. "
+            f"The broker wants a version between {low} and {high}, inclusive.",
+        )
+
+
+def _farewell(image: Image, old: Broker | None, who: Registration, rules: Rules) -> list[Versioned]:
+    """The process before this one is gone; what it led and what it was in sync with follows from how it went.
+
+    Somebody who was unregistered may still count as eligible, but nobody knows what it has kept.
+    """
+    if old is not None and who.previous_epoch == old.epoch:
         return changes_for_broker(image, rules, gone=who.id)
     return changes_for_broker(image, rules, died_uncleanly=who.id)
 
@@ -99,7 +157,11 @@ def _broker_feature(name: str, levels: FeatureRange) -> RegisterBrokerRecord.Bro
 
 
 def register_controller(
-    image: Image, controller_id: int, incarnation: bytes, endpoints: Iterable[Endpoint]
+    image: Image,
+    controller_id: int,
+    incarnation: bytes,
+    endpoints: Iterable[Endpoint],
+    features: Mapping[str, FeatureRange] = SERVED,
 ) -> Decision[None]:
     if image.metadata_version < CONTROLLER_REGISTRATION:
         return Decision([], None)
@@ -113,7 +175,7 @@ def register_controller(
         ],
         features=[
             kind.ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in SERVED.items()
+            for name, (low, high) in features.items()
         ],
     )
     return Decision([(record, 0)], None)
@@ -123,10 +185,15 @@ def unfence(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
     """The broker has caught up: it may lead, and partitions without a leader may choose it."""
     broker = _registered(image, broker_id)
     record = _changed(broker, fenced=UNFENCE)
-    if image.metadata_version >= CORDONED_DIRECTORIES and broker.cordoned is None:
-        no_cordon = _changed(broker, cordoned_log_dirs=[])
-        return Decision([no_cordon, record, *changes_for_broker(image, rules, back=broker_id)], None)
-    return Decision([record, *changes_for_broker(image, rules, back=broker_id)], None)
+    return Decision([*cordon(image, broker, []), record, *changes_for_broker(image, rules, back=broker_id)], None)
+
+
+def cordon(image: Image, broker: Broker, directories: Sequence[bytes]) -> list[Versioned]:
+    """The directories of a broker that take no new replicas (KIP-1066), where that is news."""
+    known = broker.cordoned is not None and set(broker.cordoned) == set(directories)
+    if known or image.metadata_version < CORDONED_DIRECTORIES:
+        return []
+    return [_changed(broker, cordoned_log_dirs=list(directories))]
 
 
 def fence(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
@@ -152,21 +219,16 @@ def unregister(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
     return Decision([*changes, (record, 0)], None)
 
 
-def assign_directories(image: Image, broker_id: int, places: Mapping[tuple[bytes, int], bytes]) -> Decision[None]:
-    """A broker with several directories says where it put its replicas (KIP-858)."""
-    records: list[Versioned] = []
-    if image.metadata_version < DIRECTORY_ASSIGNMENT:
-        return Decision(records, None)
-    for (topic_id, index), directory in places.items():
-        topic = image.topic_by_id(topic_id)
-        partition = None if topic is None else topic.partitions.get(index)
-        if partition is None or broker_id not in partition.replicas or partition.directory_of(broker_id) == directory:
-            continue
-        directories = list(partition.directories)
-        directories[partition.replicas.index(broker_id)] = directory
-        record = PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories)
-        records.append((record, partition_version(image.metadata_version)))
-    return Decision(records, None)
+def check_epoch(image: Image, broker_id: int, epoch: int) -> Broker:
+    """The broker, if it is this very process that asks."""
+    broker = image.broker(broker_id)
+    if broker is None:
+        raise KafkaError(Error.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != epoch:
+        raise KafkaError(
+            Error.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}"
+        )
+    return broker
 
 
 def _registered(image: Image, broker_id: int) -> Broker:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ottla.metadata.brokers import (
     Registration,
-    assign_directories,
     begin_shutdown,
     fence,
     register_broker,
@@ -19,6 +18,7 @@ from ottla.metadata.brokers import (
 )
 from ottla.metadata.credentials import alter_scram_credentials
 from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.directories import assign_directories
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
 from ottla.metadata.image import BROKER, Image
 from ottla.metadata.leaders import elect_leaders

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.metadata.image import BROKER, TOPIC, Image
+from ottla.metadata.image import BROKER, TOPIC, Image, Topic
 from ottla.wire.schema import Message
 
 T = TypeVar("T")
@@ -45,9 +45,11 @@ class Rules:
     unclean_election: bool = False
     check_topic_configs: Callable[[Mapping[str, str]], None] = lambda _configs: None
 
-    def min_isr(self, image: Image, topic: str) -> int:
-        value = _topic_setting(image, topic, "min.insync.replicas")
-        return self.min_insync_replicas if value is None else int(value)
+    def min_isr(self, image: Image, topic: Topic) -> int:
+        """How many must be in sync for a write; a topic with fewer replicas than that is asked for all of them."""
+        value = _topic_setting(image, topic.name, "min.insync.replicas")
+        wanted = self.min_insync_replicas if value is None else int(value)
+        return min(wanted, len(topic.partitions[0].replicas))
 
     def may_elect_uncleanly(self, image: Image, topic: str) -> bool:
         value = _topic_setting(image, topic, "unclean.leader.election.enable")

@@ -91,8 +91,8 @@ class Change:
         if len(self.isr) >= self.min_isr:
             self.elr = ()
             return
-        candidates = dict.fromkeys((*self.elr, *self.partition.isr))
-        self.elr = tuple(c for c in sorted(candidates) if c not in self.isr and c != self.died_uncleanly)
+        candidates = ({*self.elr, *self.partition.isr} & set(self.replicas)) - {*self.isr, self.died_uncleanly}
+        self.elr = tuple(sorted(candidates))
 
     def _find_leader(self) -> tuple[int, bool]:
         """The leader, and whether it had to be forced."""
@@ -119,14 +119,13 @@ class Change:
         return nobody_left and len(known) == 1 and self.acceptable(known[0])
 
     def last_known(self) -> list[int] | None:
-        """What to note about the last leader: set it when the set becomes empty, forget it when somebody leads."""
+        """What to note about the last leader: who it was when nobody follows it, nothing once somebody leads."""
         partition = self.partition
         if not self.elr_enabled:
             return None
-        if self.isr != partition.isr and not self.isr and partition.last_known_elr != (partition.leader,):
+        if self.leader == NO_LEADER and partition.leader != NO_LEADER and not partition.last_known_elr:
             return [partition.leader]
-        led = self.leader >= 0 or (partition.leader != NO_LEADER and self.leader != NO_LEADER)
-        return [] if led and partition.last_known_elr else None
+        return [] if self.leader >= 0 and partition.last_known_elr else None
 
 
 def record_of(change: Change, topic_id: bytes, index: int, image: Image) -> Versioned | None:
@@ -164,6 +163,21 @@ def _directories(change: Change, image: Image) -> list[bytes] | None:
     ]
 
 
+def change_of(
+    image: Image, topic: Topic, partition: Partition, rules: Rules, acceptable: Callable[[int], bool] | None = None
+) -> Change:
+    """A change that aims at nothing yet: the leader may turn out to be another, and a reassignment to be over."""
+    return Change(
+        partition=partition,
+        isr=partition.isr,
+        elr=partition.elr,
+        acceptable=acceptable or acceptable_leaders(image, partition),
+        elr_enabled=image.elr_enabled,
+        min_isr=rules.min_isr(image, topic),
+        unclean=rules.may_elect_uncleanly(image, topic.name),
+    )
+
+
 def changes_for_broker(
     image: Image,
     rules: Rules,
@@ -178,16 +192,10 @@ def changes_for_broker(
     """
     records = []
     for topic, index, partition in _touched(image, gone, back, died_uncleanly):
-        change = Change(
-            partition=partition,
-            isr=tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly)),
-            elr=partition.elr,
-            acceptable=acceptable_leaders(image, partition, (gone, died_uncleanly), back),
-            elr_enabled=image.elr_enabled,
-            min_isr=rules.min_isr(image, topic.name),
-            unclean=rules.may_elect_uncleanly(image, topic.name),
-            died_uncleanly=died_uncleanly,
-        )
+        acceptable = acceptable_leaders(image, partition, (gone, died_uncleanly), back)
+        change = change_of(image, topic, partition, rules, acceptable)
+        change.isr = tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly))
+        change.died_uncleanly = died_uncleanly
         change.elect()
         record = record_of(change, topic.id, index, image)
         if record is not None:
@@ -257,16 +265,8 @@ def _elected(
     led = partition.leader == partition.replicas[0] if kind == PREFERRED else partition.leader != NO_LEADER
     if led:
         return KafkaError(Error.ELECTION_NOT_NEEDED)
-    change = Change(
-        partition=partition,
-        isr=partition.isr,
-        elr=partition.elr,
-        acceptable=acceptable_leaders(image, partition),
-        elr_enabled=image.elr_enabled,
-        min_isr=rules.min_isr(image, name),
-        unclean=kind == UNCLEAN,
-        prefers_first=kind == PREFERRED,
-    )
+    change = change_of(image, topic, partition, rules)
+    change.unclean, change.prefers_first = kind == UNCLEAN, kind == PREFERRED
     change.elect()
     record = record_of(change, topic.id, index, image)
     if record is None:

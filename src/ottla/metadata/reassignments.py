@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Versioned
 from ottla.metadata.image import Image, Partition, Topic
-from ottla.metadata.leaders import Change, acceptable_leaders, record_of
+from ottla.metadata.leaders import Change, change_of, record_of
 from ottla.metadata.topics import check_assignment
 from ottla.wire.errors import Error, KafkaError
 
@@ -76,7 +76,8 @@ def _check_factor(partition: Partition, wanted: int) -> None:
 def _begun(image: Image, topic: Topic, partition: Partition, target: Sequence[int], rules: Rules) -> Change:
     removing = tuple(sorted(set(partition.replicas) - set(target)))
     adding = tuple(sorted(set(target) - set(partition.replicas)))
-    change = _change(image, topic, partition, rules)
+    change = change_of(image, topic, partition, rules)
+    change.unclean = False
     change.replicas = (*target, *removing)
     change.removing, change.adding = removing or partition.removing, adding or partition.adding
     return change
@@ -86,8 +87,7 @@ def _stopped(image: Image, topic: Topic, index: int, rules: Rules) -> Change:
     partition = topic.partitions[index]
     if not is_under_way(partition):
         raise KafkaError(Error.NO_REASSIGNMENT_IN_PROGRESS)
-    change = _change(image, topic, partition, rules)
-    change.unclean = rules.may_elect_uncleanly(image, topic.name)
+    change = change_of(image, topic, partition, rules)
     change.replicas = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     change.isr = tuple(replica for replica in partition.isr if replica not in partition.adding)
     change.adding = change.removing = ()
@@ -101,18 +101,6 @@ def _stopped(image: Image, topic: Topic, index: int, rules: Rules) -> Change:
             )
         change.isr = change.replicas[:1]
     return change
-
-
-def _change(image: Image, topic: Topic, partition: Partition, rules: Rules) -> Change:
-    return Change(
-        partition=partition,
-        isr=partition.isr,
-        elr=partition.elr,
-        acceptable=acceptable_leaders(image, partition),
-        elr_enabled=image.elr_enabled,
-        min_isr=rules.min_isr(image, topic.name),
-        unclean=False,
-    )
 
 
 def is_under_way(partition: Partition) -> bool:

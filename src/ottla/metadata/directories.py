@@ -1,0 +1,116 @@
+"""Which directory of a broker holds which replica, and what happens when a directory fails (KIP-858).
+
+A broker with several directories is not told where to put a replica: it chooses, and says so. A replica in a directory that
+failed cannot lead, and is in sync with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ottla.metadata.brokers import check_epoch
+from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.features import DIRECTORY_ASSIGNMENT, partition_version
+from ottla.metadata.image import Broker, Image, Partition
+from ottla.metadata.leaders import acceptable_leaders, change_of, record_of
+from ottla.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from ottla.wire.errors import Error, KafkaError
+
+Place = tuple[bytes, int]
+# What became of each replica that a broker spoke of, by directory: topic id and partition, and why it was refused.
+Assigned = list[tuple[bytes, list[tuple[Place, KafkaError | None]]]]
+
+
+def assign_directories(image: Image, broker_id: int, places: Mapping[Place, bytes]) -> Decision[None]:
+    """The broker of this very node says where it put its replicas; those that are gone meanwhile do not matter."""
+    records: list[Versioned] = []
+    if image.metadata_version < DIRECTORY_ASSIGNMENT:
+        return Decision(records, None)
+    for place, directory in places.items():
+        partition = _find(image, place)
+        if partition is not None and broker_id in partition.replicas:
+            records += _assigned(image, partition, place, broker_id, directory)
+    return Decision(records, None)
+
+
+def assign_replicas(
+    image: Image, broker_id: int, epoch: int, wanted: Sequence[tuple[bytes, Sequence[Place]]], rules: Rules
+) -> Decision[Assigned]:
+    """Any broker says the same. What it puts into a directory that has failed meanwhile goes the way of that directory."""
+    if image.metadata_version < DIRECTORY_ASSIGNMENT:
+        raise KafkaError(Error.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
+    broker = check_epoch(image, broker_id, epoch)
+    records: list[Versioned] = []
+    outcomes: Assigned = []
+    failed: list[Place] = []
+    for directory, places in wanted:
+        told: list[tuple[Place, KafkaError | None]] = []
+        for place in places:
+            try:
+                partition = _held(image, place, broker_id)
+                records += _assigned(image, partition, place, broker_id, directory)
+                told.append((place, None))
+                failed += [] if broker.has_online(directory) else [place]
+            except KafkaError as error:
+                told.append((place, error))
+        outcomes.append((directory, told))
+    return Decision([*records, *_without(image, broker_id, failed, rules)], outcomes)
+
+
+def _find(image: Image, place: Place) -> Partition | None:
+    topic = image.topic_by_id(place[0])
+    return None if topic is None else topic.partitions.get(place[1])
+
+
+def _held(image: Image, place: Place, broker_id: int) -> Partition:
+    if image.topic_by_id(place[0]) is None:
+        raise KafkaError(Error.UNKNOWN_TOPIC_ID)
+    partition = _find(image, place)
+    if partition is None:
+        raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
+    if broker_id not in partition.replicas:
+        raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+    return partition
+
+
+def _assigned(image: Image, partition: Partition, place: Place, broker_id: int, directory: bytes) -> list[Versioned]:
+    if partition.directory_of(broker_id) == directory:
+        return []
+    topic_id, index = place
+    directories = list(partition.directories)
+    directories[partition.replicas.index(broker_id)] = directory
+    record = PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories)
+    return [(record, partition_version(image.metadata_version))]
+
+
+def fail_directories(image: Image, broker: Broker, failed: Collection[bytes], rules: Rules) -> list[Versioned]:
+    """Some directories of a broker cannot be read or written any more."""
+    news = [directory for directory in broker.directories if directory in failed]
+    if not news or image.metadata_version < DIRECTORY_ASSIGNMENT:
+        return []
+    places = [
+        (topic.id, index)
+        for topic in image.topics.values()
+        for index, partition in topic.partitions.items()
+        if partition.directory_of(broker.id) in news
+    ]
+    record = BrokerRegistrationChangeRecord(
+        broker_id=broker.id,
+        broker_epoch=broker.epoch,
+        log_dirs=[directory for directory in broker.directories if directory not in failed],
+    )
+    return [*_without(image, broker.id, places, rules), (record, 2)]
+
+
+def _without(image: Image, broker_id: int, places: Sequence[Place], rules: Rules) -> list[Versioned]:
+    """These replicas of a broker are in sync with nothing, and do not lead."""
+    records: list[Versioned] = []
+    for topic_id, index in places:
+        topic = image.topics[topic_id]
+        partition = topic.partitions[index]
+        change = change_of(image, topic, partition, rules, acceptable_leaders(image, partition, (broker_id,)))
+        change.isr = tuple(replica for replica in partition.isr if replica != broker_id)
+        change.elect()
+        record = record_of(change, topic_id, index, image)
+        records += [] if record is None else [record]
+    return records
