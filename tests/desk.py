@@ -40,8 +40,7 @@ class Governed:
 
     async def start(self, ports: Mapping[str, int]) -> None:
         await self.quorum.start(ports)
-        self.controller.begin()
-        self.membership.join(ports)
+        await self.membership.join(ports)
         await self.quorum.show()
 
     async def stop(self) -> None:

@@ -37,6 +37,7 @@ class Controller:
         self._world = world
         self._quorum = quorum
         self._to_create: dict[str, NewTopic] = {}
+        quorum.when_leading(self._begin)
 
     @property
     def is_active(self) -> bool:
@@ -58,8 +59,7 @@ class Controller:
             check_topic_configs=lambda configs: validate_topic_configs(configs, broker=config),
         )
 
-    def begin(self) -> None:
-        """This node leads from now on."""
+    def _begin(self) -> None:
         formatted = self._quorum.store.formatted_with()
         self.submit(lambda image: controller.bootstrap(image, formatted, self.rules))
 

@@ -35,7 +35,7 @@ class Membership:
         self._ids = range(0)
         self._refill: asyncio.Future[Block] | None = None
 
-    def join(self, ports: Mapping[str, int]) -> None:
+    async def join(self, ports: Mapping[str, int]) -> None:
         """Register controller and broker of this process, and take the broker off the fence."""
         me, rules, clean_epoch = self._config.node_id, self._controller.rules, self._directories.clean_epoch
         incarnation = self._world.random.randbytes(16)
@@ -55,6 +55,9 @@ class Membership:
         submit(lambda image: controller.register_broker(image, who, rules))
         self.broker_epoch = self._controller.written.brokers[me].epoch
         submit(lambda image: controller.unfence(image, me, rules))
+
+    async def serve(self) -> None:
+        """Everything is open: we were let in already."""
 
     async def leave(self) -> None:
         """Hand leaderships back, and wait until that is committed. Who never joined has nothing to do."""

@@ -58,6 +58,7 @@ from ottla.server.listener import Connection, Listener
 from ottla.server.markers import Markers
 from ottla.server.measures import NodeMetrics
 from ottla.server.membership import Membership
+from ottla.server.peers import Peers
 from ottla.server.quorum import Quorum
 from ottla.server.quotas import Quotas
 from ottla.server.sessions import Sessions
@@ -117,6 +118,7 @@ class Node:
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.controller = Controller(config, world, self.quorum)
         self.membership = Membership(config, world, self.directories, self.controller)
+        self.peers = Peers(config, world, self.quorum)
         self.groups = group_coordinators(self)
         self.markers = Markers(self)
         self.transactions = transaction_coordinators(self)
@@ -181,17 +183,22 @@ class Node:
             self.listeners.append(listener)
         ports = {listener.name: listener.port for listener in self.listeners}
         await self.quorum.start(ports)
-        self.controller.begin()
-        self.membership.join(ports)
+        await self._serve(is_controller=True)  # others may need our vote before anybody can register
+        await self.membership.join(ports)
         await self.quorum.show()
-        for listener in self.listeners:
-            await listener.serve()
+        await self._serve(is_controller=False)
+        await self.membership.serve()
         self.replicas.moves.resume(self.replicas.find)
         self.upkeep.start()
         self._declare_readings()
         self._warn()
         self.is_ready = True
         log.info("node %d serves %s after %.2f s", self.config.node_id, self.addresses, time.perf_counter() - began)
+
+    async def _serve(self, *, is_controller: bool) -> None:
+        for listener in self.listeners:
+            if listener.is_controller == is_controller:
+                await listener.serve()
 
     def _warn(self) -> None:
         """Say now what will hurt later."""
@@ -219,6 +226,7 @@ class Node:
             await self.quorum.stop()
         except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
             log.error("the controller could not say goodbye: %s", error)
+        self.peers.close()
         for listener in self.listeners:
             await listener.close()
         self.world.workshop.close()  # a child that compacts must not write into directories that are let go

@@ -32,6 +32,7 @@ from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Versioned
 from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.metadata.records import PartitionRecord
 from ottla.raft.quorum import NOBODY, Address, QuorumState, Voter, VoterSet, leader_change
+from ottla.rising import Rising
 from ottla.server.metadata_store import Loaded, MetadataStore
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.quorum import KRaftVersionRecord
@@ -73,12 +74,15 @@ class Quorum:
         self.image = self.written = Image()
         self.voters = VoterSet()
         self.leader_id = NOBODY
+        # Everything below it is committed, and this node knows it.
+        self.committed_end = Rising(0)
         self.store: MetadataStore
         self._config = config
         self._world = world
         self._directories = directories
         self._fatal = fatal
         self._follow: list[Follow] = []
+        self._began: list[Callable[[], None]] = []
         self._waiting: deque[Waiting] = deque()
         self._to_show: deque[Waiting] = deque()
         self._is_showing = False
@@ -94,6 +98,10 @@ class Quorum:
     def listen(self, follow: Follow) -> None:
         """Await `follow(old, new, delta)` for every picture that becomes committed, in order."""
         self._follow.append(follow)
+
+    def when_leading(self, began: Callable[[], None]) -> None:
+        """Call `began` whenever this node has become the leader and has read everything that was written before."""
+        self._began.append(began)
 
     @property
     def leads(self) -> bool:
@@ -158,6 +166,7 @@ class Quorum:
         for image, _ in done.steps:
             if not image.in_transaction:
                 self._committed = image
+        self.committed_end.rise(done.end)
         if not self._is_showing:
             done.settle()
             return
@@ -255,6 +264,8 @@ class Quorum:
         self._committed = replace(self.written)
         self.leader_id = me
         log.info("leading epoch %d of the metadata at offset %d", epoch, last)
+        for began in self._began:
+            began()
 
     # --- stopping
 
