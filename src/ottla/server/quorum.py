@@ -104,6 +104,11 @@ class Quorum:
         self._began.append(began)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nobody else has a say: what this node decides is decided."""
+        return self.voters.ids == (self._config.node_id,)
+
+    @property
     def leads(self) -> bool:
         return self.leader_id == self._config.node_id and self._ended is None
 
