@@ -28,6 +28,8 @@ BY_CONFIG = {
     "log.dirs",
     "log.dir",
     "metadata.log.dir",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
     *(
         f"group.consumer.{bound}.{what}.ms"
         for bound in ("min", "max")

@@ -145,6 +145,16 @@ class BrokerConfig:
         names = {name.upper() for name in self["controller.listener.names"]}
         return tuple(endpoint for endpoint in self.endpoints if endpoint.name in names)
 
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves: as it is said, or the first with the right protocol."""
+        named: str | None = self["inter.broker.listener.name"]
+        if named:
+            return named.upper()
+        endpoints, protocol = self.broker_endpoints, self["security.inter.broker.protocol"]
+        names = [endpoint.name for endpoint in endpoints if endpoint.protocol == protocol]
+        return protocol if protocol in names else (names or [endpoint.name for endpoint in endpoints] or [protocol])[0]
+
     def _advertised(self) -> tuple[Endpoint, ...]:
         """What clients are told, by listener; the listeners themselves where nothing is advertised."""
         entries = self["advertised.listeners"]

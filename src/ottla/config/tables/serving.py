@@ -22,9 +22,9 @@ advertised.listeners           list   -                 nonempty
 listener.security.protocol.map \
 string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT - broker
     Which security protocol each listener name speaks.
-inter.broker.listener.name     string -                 - inert
+inter.broker.listener.name     string -                 -
     The listener that brokers use among themselves.
-security.inter.broker.protocol string PLAINTEXT         {PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL} inert
+security.inter.broker.protocol string PLAINTEXT         {PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL}
     Picks the inter-broker listener by protocol, when it is not named.
 controller.listener.names      list   required          nonempty
     The listeners that belong to the controller, not to clients.
@@ -58,8 +58,8 @@ queued.max.request.bytes                  long   -1         -   inert
     Bytes of waiting requests, all connections together; -1 is unbounded.
 request.timeout.ms                        int    30000      -
     How long this node waits for the answer of another node, or for records of its own to be safe.
-socket.connection.setup.timeout.ms        long   10000      -   inert
-    How long connecting to another node may take at first.
+socket.connection.setup.timeout.ms        long   10000      -
+    How long connecting to another node may take.
 socket.connection.setup.timeout.max.ms    long   30000      -   inert
     The cap up to which that time grows after failures.
 

@@ -1,0 +1,187 @@
+"""Lines to other nodes: what is said on them arrives, and whoever waits for an answer that will not come is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from desk import on_loop
+from ottla.client.connection import Lost
+from ottla.server.peers import Line, Peers, Place
+from ottla.sim.cluster import SimCluster
+from ottla.sim.loop import SimLoop, run
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.brokers import BrokerHeartbeatRequest
+from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.membership import DescribeQuorumRequest
+from ottla.wire.messages.metadata import MetadataRequest
+from served import Served, fetch_request, serving, until
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def line(*places: tuple[str, int], concurrent: bool = False) -> Line:
+    found = [Place(*place) for place in places]
+    return Line("test-1", lambda: found, random.Random(1), concurrent=concurrent, opening_s=lambda: 5.0)
+
+
+@asynccontextmanager
+async def silence() -> AsyncIterator[int]:
+    """A port where connections are taken and nothing is ever said, as by a process that is stopped."""
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for writer in taken:
+        writer.transport.abort()
+
+
+def waiting_fetch(topic_id: bytes) -> FetchRequest:
+    """One that the other side holds back, because there is nothing to read."""
+    return fetch_request(topic_id, {0: 0}, max_wait_ms=60_000)
+
+
+def fetches(served: Served) -> list[Any]:
+    connections = (each for listener in served.node.listeners for each in listener.connections)
+    return [each for connection in connections for each in connection.exchanges if each.handler.name == "Fetch"]
+
+
+@on_loop
+async def test_addresses_come_from_the_metadata(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        peers: Peers = served.node.peers
+        broker, controller = peers.line("test", 1), peers.to_controller("test", 1)
+        assert (await broker.ask(MetadataRequest(topics=[]), 10)).brokers[0].node_id == 1
+        described = await controller.ask(DescribeQuorumRequest(), 10)
+        assert described.error_code == 0
+        assert peers.line("test", 1) is broker and peers.line("other", 1) is not broker is not controller
+        with pytest.raises(Lost, match="address"):
+            await peers.line("test", 2).ask(MetadataRequest(), 10)
+
+
+@on_loop
+async def test_a_line_is_used_again_and_opened_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        mine = line(("127.0.0.1", served.port))
+        await mine.ask(MetadataRequest(topics=[]), 10)
+        (before,) = served.node.listeners[0].connections
+        await mine.ask(MetadataRequest(topics=[]), 10)
+        assert list(served.node.listeners[0].connections) == [before]
+        before.abort("the test wants it so")
+        await until(lambda: not served.node.listeners[0].connections)
+        await mine.ask(MetadataRequest(topics=[]), 10)
+        (after,) = served.node.listeners[0].connections
+        assert after is not before
+        mine.close()
+        await until(lambda: not served.node.listeners[0].connections)
+
+
+@on_loop
+async def test_nobody_listens() -> None:
+    """The difference between a node that is dead and one that is slow: an election need not wait."""
+    for host in ("127.0.0.1", "localhost"):
+        mine = line((host, free_port()))
+        for _ in range(3):
+            with pytest.raises(OSError):
+                await mine.ask(MetadataRequest(), 10)
+            assert mine.is_refused
+    async with silence() as port:
+        mine = line(("127.0.0.1", port))
+        with pytest.raises(Lost):
+            await mine.ask(MetadataRequest(), 0.05)
+        assert not mine.is_refused
+
+
+@on_loop
+async def test_a_node_that_has_moved_is_found(tmp_path: Path) -> None:
+    """One of its addresses is old."""
+    async with serving(tmp_path) as served:
+        mine = line(("127.0.0.1", free_port()), ("127.0.0.1", served.port))
+        with pytest.raises(ConnectionRefusedError):
+            await mine.ask(MetadataRequest(), 10)
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
+        assert not mine.is_refused
+
+
+@on_loop
+async def test_a_lost_connection_is_noticed_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        mine = line(("127.0.0.1", served.port))
+        asked = asyncio.ensure_future(mine.ask(waiting_fetch(topic_id), 60))
+        await until(lambda: fetches(served))
+        fetches(served)[0].connection.abort("the test wants it so")
+        with pytest.raises(Lost):
+            await asyncio.wait_for(asked, 20)
+
+
+@on_loop
+async def test_questions_wait_for_their_turn_unless_the_line_is_concurrent(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        for concurrent in (False, True):
+            mine = line(("127.0.0.1", served.port), concurrent=concurrent)
+            asked = [asyncio.ensure_future(mine.ask(waiting_fetch(topic_id), 60)) for _ in range(2)]
+            await until(lambda: fetches(served))
+            if concurrent:
+                await until(lambda: len(fetches(served)) == 2)
+            else:
+                with pytest.raises(Lost, match="in time"):
+                    await mine.ask(MetadataRequest(), 0.05)
+                assert len(fetches(served)) == 1
+            for each in asked:
+                each.cancel()
+            mine.close()
+            await until(lambda: not fetches(served))
+
+
+@on_loop
+async def test_one_that_gives_up_does_not_end_the_line(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        mine = line(("127.0.0.1", served.port))
+        asked = asyncio.ensure_future(mine.ask(fetch_request(topic_id, {0: 0}, max_wait_ms=100), 60))
+        await until(lambda: fetches(served))
+        asked.cancel()
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
+        assert len(served.node.listeners[0].connections) == 1
+
+
+@on_loop
+async def test_what_the_other_side_does_not_speak(tmp_path: Path) -> None:
+    """Heartbeats of brokers belong on a controller's listener."""
+    async with serving(tmp_path) as served:
+        with pytest.raises(KafkaError) as refused:
+            await line(("127.0.0.1", served.port)).ask(BrokerHeartbeatRequest(), 10)
+        assert refused.value.error is Error.UNSUPPORTED_VERSION
+
+
+@on_loop
+async def test_whoever_runs_without_a_task_can_ask_too(tmp_path: Path) -> None:
+    """Handlers are stepped by hand."""
+    async with serving(tmp_path) as served:
+        loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        coroutine = line(("127.0.0.1", served.port)).ask(MetadataRequest(topics=[]), 10)
+
+        def step(_: object = None) -> None:
+            try:
+                waiting = coroutine.send(None)
+            except StopIteration as stop:
+                done.set_result(stop.value)
+            else:
+                waiting._asyncio_future_blocking = False
+                waiting.add_done_callback(step)
+
+        loop.call_soon(step)
+        assert (await done).brokers
