@@ -2,7 +2,9 @@
 
 import pytest
 
-from ottla.coordination.transactions.states import NAMES, State
+from ottla.coordination.machine import Decision
+from ottla.coordination.transactions.adding import Admission, is_admitted
+from ottla.coordination.transactions.states import NAMES, State, tombstone
 from ottla.wire.errors import Error
 from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
 
@@ -70,6 +72,50 @@ def test_verifying_in_each_state(state):
         first = Error.NONE if state is State.ONGOING else Error.TRANSACTION_ABORTABLE
         assert asked.reply == {P0: first, ("orders", 7): Error.TRANSACTION_ABORTABLE}
     assert bench.log == written
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+@pytest.mark.parametrize("state", WRITTEN, ids=NAMES.get)
+def test_what_needs_no_wait_in_each_state(state, verify_only):
+    """KIP-890: let in at once is only who would be let in without a record: all of it added, and that committed."""
+    bench, (producer_id, epoch), _ = led_to(state)
+    committed = len(bench.log)
+
+    def admitted(*partitions, producer=(producer_id, epoch), end=committed):
+        return is_admitted(bench.state, Admission(ID, *producer, partitions, verify_only), end)
+
+    assert admitted(P0) == (state is State.ONGOING)
+    assert not admitted(P0, end=bench.state.written_at[ID]), "its last record may yet be lost"
+    assert not admitted(P0, ("orders", 7))
+    for other in ((producer_id, epoch - 1), (producer_id, epoch + 1), (producer_id - 1, epoch)):
+        assert not admitted(P0, producer=other)
+
+
+def test_another_ids_records_hold_nobody_up():
+    bench, producer, _ = led_to(State.ONGOING)
+    committed = len(bench.log)
+    bench.init("another")
+    assert is_admitted(bench.state, Admission(ID, *producer, (P0,)), committed)
+
+
+def test_who_came_back_to_a_transaction_is_not_let_in():
+    """KIP-939: it may only end what its earlier self left."""
+    bench = TransactionsBench(transaction_two_phase_commit_enable=True)
+    before = bench.init(enable_2pc=True, transaction_timeout_ms=0).identity
+    bench.add(before, P0)
+    assert is_admitted(bench.state, Admission(ID, *before, (P0,)), len(bench.log))
+    again = bench.init(enable_2pc=True, keep_prepared_txn=True)
+    for producer in (before, again.identity):
+        assert not is_admitted(bench.state, Admission(ID, *producer, (P0,)), len(bench.log))
+
+
+def test_where_the_last_record_lies_is_known_after_a_load_and_forgotten_with_the_id():
+    bench, _, _ = led_to(State.ONGOING)
+    before = dict(bench.state.written_at)
+    bench.take_over()
+    assert bench.state.written_at == before
+    bench.carry_out(Decision(records=[tombstone(ID)]))
+    assert not bench.state.written_at
 
 
 def test_the_record_names_the_generation_that_added():

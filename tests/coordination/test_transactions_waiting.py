@@ -3,7 +3,7 @@
 from ottla.coordination.transactions import ending, waiting
 from ottla.coordination.transactions.states import State
 from ottla.wire.errors import Error
-from transactions_bench import ID, led_to
+from transactions_bench import ID, TransactionsBench, led_to
 
 BUSY = Error.CONCURRENT_TRANSACTIONS
 
@@ -20,6 +20,28 @@ def test_nobody_is_kept_waiting_for_long():
     assert bench.log == written and not bench.state.waiting
     bench.mark()
     assert bench.known().state is State.COMPLETE_COMMIT
+
+
+def test_how_long_is_a_setting():
+    """TRAP-64: `add.partitions.to.txn.retry.backoff.max.ms`; with 0 nobody waits."""
+    bench = TransactionsBench(add_partitions_to_txn_retry_backoff_max_ms=300)
+    producer = bench.init().identity
+    bench.add(producer)
+    producer = bench.end(producer).identity
+    patient = bench.add(producer)
+    bench.pass_ms(299)
+    assert patient.is_waiting
+    bench.pass_ms(1)
+    assert patient.error is BUSY
+
+    bench = TransactionsBench(add_partitions_to_txn_retry_backoff_max_ms=0)
+    producer = bench.init().identity
+    bench.add(producer)
+    producer = bench.end(producer).identity
+    assert bench.add(producer).error is BUSY and not bench.state.waiting
+    assert bench.init().error is BUSY, "its predecessor's end was on the way already"
+    bench.mark()
+    assert bench.add(producer).error is Error.NONE
 
 
 def test_who_waits_is_decided_in_the_state_that_is_then():

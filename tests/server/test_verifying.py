@@ -239,11 +239,48 @@ async def test_without_acks_a_refusal_costs_the_connection(tmp_path: Path) -> No
         assert await client.is_cut()
 
 
+# -- answers at once
+
+
+@pytest.mark.parametrize("version", [9, 12])
+@on_loop
+async def test_what_is_added_and_committed_needs_no_wait(tmp_path: Path, version: int) -> None:
+    """KIP-890, TXN-01: a client of generation 1 has heard that its partitions were added before it sends."""
+    async with serving(tmp_path) as served:
+        client = await prepare(served)
+        know(served, State.ONGOING, [("t", 0), ("t", 1)])
+        await served.node.transactions.shard_of(NAME).committed()
+
+        async def nobody_asks(*_: Any) -> Any:
+            raise AssertionError("the answer was at hand")
+
+        served.node.transactions.ask = nobody_asks  # type: ignore[method-assign]
+        assert [(await produce(client, sent(), version, index)).error_code for index in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("manner", list(Manner))
+@on_loop
+async def test_what_may_yet_be_lost_admits_nobody(tmp_path: Path, manner: Manner) -> None:
+    """KIP-890: a coordinator that loses the record would not end what was let in by it."""
+    async with serving(tmp_path) as served:
+        await prepare(served)
+        node, entrant = served.node, Entrant(NAME, ID, 0, manner)
+        verdicts = verifying.guard(node, entrant, {("t", 0): 0})
+        know(served, State.ONGOING, [("t", 0)])  # staged, not even written
+        assert verifying.must_wait(node, entrant, verdicts)
+        await node.transactions.shard_of(NAME).committed()
+        assert not verifying.must_wait(node, entrant, verdicts)
+        assert verifying.must_wait(node, entrant._replace(transactional_id=""), verdicts)
+        node.transactions.shard_of(NAME).machine = None  # it is loading
+        assert verifying.must_wait(node, entrant, verdicts)
+
+
 # -- what happens while the coordinator is asked
 
 
 def delaying(served: Served, before_the_answer: Callable[[], Awaitable[None]]) -> None:
-    """The coordinator's answer is on its way while something else happens."""
+    """The coordinator's answer is on its way while something else happens: what it knows is not committed."""
+    served.node.transactions.shard_of(NAME).state.written_at[NAME] = 1 << 60
     ask = served.node.transactions.ask
 
     async def late(*args: Any, **more: Any) -> Any:

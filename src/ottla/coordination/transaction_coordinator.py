@@ -30,12 +30,12 @@ class TransactionCoordinator:
         return pack(record, self.state.record_version)
 
     def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER, packed: Packed | None = None) -> None:
-        self.state.replay(record)
+        self.state.replay(record, offset)
 
     def read(self, key: bytes | None, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER) -> None:
         record = unpack(key, value)
         if record is not None:
-            self.state.replay(record)
+            self.state.replay(record, offset)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Nobody writes to this topic in a transaction."""

@@ -64,8 +64,12 @@ class Coordinators(Generic[State]):
         """The same where not a client asks, but this node."""
         return await self.shard_of(name).decide(decide, request, Who())
 
+    def shard_here(self, name: str) -> Shard[State] | None:
+        """The shard that this group, or transactional id, belongs to, if this broker leads it."""
+        return self.shards.get(partition_of(name, self._partitions)) if self._partitions else None
+
     def shard_of(self, name: str) -> Shard[State]:
-        shard = self.shards.get(partition_of(name, self._partitions)) if self._partitions else None
+        shard = self.shard_here(name)
         if shard is None:
             raise KafkaError(Error.NOT_COORDINATOR)
         return shard

@@ -98,6 +98,19 @@ class Outcome(NamedTuple):
     why: KafkaError | None
 
 
+class Pauses:
+    """Between attempts at one thing, each twice as long as the one before."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds = AGAIN_S
+
+    async def next(self) -> None:
+        seconds, self._seconds = self._seconds, min(self._seconds * 2, AGAIN_MAX_S)
+        await asyncio.sleep(seconds)
+
+
 class Markers:
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -109,29 +122,27 @@ class Markers:
         marker = Marker(
             marking.producer_id, marking.epoch, shard.leader_epoch, marking.committed, marking.transaction_version
         )
-        left, pause_s = list(marking.partitions), AGAIN_S
+        left, pauses = list(marking.partitions), Pauses()
         try:
             while left:
                 left, why = await self._write(marker, left)
                 if left:
                     log.warning("%s: markers for %s are tried again: %s", marking.transactional_id, left, why)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, AGAIN_MAX_S)
+                    await pauses.next()
         except Fenced:
             log.error("%s: its transaction is left to the coordinator that came after", marking.transactional_id)
             return
         await self._complete(shard, marking)
 
     async def _complete(self, shard: Shard[Transactions], marking: Marking) -> None:
-        pause_s = AGAIN_S
+        pauses = Pauses()
         while True:
             try:
                 shard.carry_out(ending.marked(shard.state, marking, shard.moment()))
                 return
             except KafkaError as error:
                 log.warning("%s: cannot be completed yet: %s", marking.transactional_id, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, AGAIN_MAX_S)
+            await pauses.next()
 
     async def _write(self, marker: Marker, places: list[Place]) -> Outcome:
         """All that can be staged is, before anything is waited for."""

@@ -266,6 +266,11 @@ class Shard(Generic[State]):
 
     # --- committing
 
+    @property
+    def committed_end(self) -> int:
+        """Records below it are not lost any more."""
+        return self._mark.value
+
     async def committed(self, end: int = -1) -> None:
         """Return when everything below `end`, or all that was written so far, is committed."""
         end = self._written_end if end < 0 else end

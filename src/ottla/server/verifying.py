@@ -10,12 +10,13 @@ transaction is open there already:
 The answer holds for the transaction of that moment. It may be over when the batch comes to be appended; so the log gives out
 a *guard* before the question, takes it back when a marker arrives, and compares (`log/producers`).
 
-All partitions of a request are asked about with one question. `_ask` is where coordinators on other nodes will be found.
+All partitions of a request are asked about with one question. Where the coordinator is in this process and has nothing to
+write or to wait for, `must_wait` has its answer at once; that is the usual case in generation 1, where the client has heard
+that the partition was added before it sends the batch. `_ask` is where coordinators on other nodes will be found.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,8 +41,6 @@ PASSING = {
 Verdict = Guard | KafkaError | None
 
 VERIFIES = "transaction.partition.verification.enable"
-AGAIN_MS = "add.partitions.to.txn.retry.backoff.ms"
-AGAIN_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 
 
 class Manner(IntEnum):
@@ -72,7 +71,7 @@ class NotAdmitted(KafkaError):
 async def admit(node: Node, entrant: Entrant, wanted: Mapping[Place, int]) -> dict[Place, Verdict]:
     """A verdict for each partition, given the sequence of the batch that wants in (-1 for one without)."""
     verdicts = guard(node, entrant, wanted)
-    if must_ask(verdicts):
+    if must_wait(node, entrant, verdicts):
         await ask(node, entrant, verdicts)
     return verdicts
 
@@ -94,38 +93,49 @@ def guard(node: Node, entrant: Entrant, wanted: Mapping[Place, int]) -> dict[Pla
     return verdicts
 
 
-def must_ask(verdicts: Mapping[Place, Verdict]) -> bool:
-    return any(type(verdict) is Guard and verdict is not UNGUARDED for verdict in verdicts.values())
+def must_wait(node: Node, entrant: Entrant, verdicts: Mapping[Place, Verdict]) -> bool:
+    """Whether somebody must be asked whose answer is not at hand."""
+    places = _guarded(verdicts)
+    return bool(places) and not _is_admitted(node, entrant, places)
+
+
+def _guarded(verdicts: Mapping[Place, Verdict]) -> tuple[Place, ...]:
+    return tuple(place for place, verdict in verdicts.items() if type(verdict) is Guard and verdict is not UNGUARDED)
+
+
+def _is_admitted(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> bool:
+    """Whether the coordinator is here, and what it has committed lets the batches in."""
+    if not entrant.transactional_id:
+        return False
+    shard = node.transactions.shard_here(entrant.transactional_id)
+    if shard is None or shard.machine is None:
+        return False
+    return adding.is_admitted(shard.machine.state, _question(entrant, places), shard.committed_end)
 
 
 async def ask(node: Node, entrant: Entrant, verdicts: dict[Place, Verdict]) -> None:
     """Ask the coordinator about all partitions that have a guard; what it refuses becomes the verdict.
 
     In generation 2 the transaction before may be about to end: the client has every right to begin the next one, so the
-    question is repeated for a moment before the client is told to come back."""
-    places = tuple(place for place, verdict in verdicts.items() if type(verdict) is Guard)
-    loop = asyncio.get_running_loop()
-    until = loop.time() + node.config[AGAIN_MAX_MS] / 1000
-    while True:
-        errors = await _ask(node, entrant, places)
-        busy = entrant.manner is Manner.ADDS and Error.CONCURRENT_TRANSACTIONS in errors.values()
-        if not busy or loop.time() >= until:
-            break
-        await asyncio.sleep(node.config[AGAIN_MS] / 1000)
+    coordinator keeps the question for a moment (`waiting`) before the client is told to come back."""
+    errors = await _ask(node, entrant, _guarded(verdicts))
     for place, error in errors.items():
         if error is not Error.NONE:
             verdicts[place] = KafkaError(_as_told(error, entrant.manner))
 
 
 async def _ask(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> dict[Place, Error]:
-    transactional_id, producer_id, epoch, manner = entrant
-    if not transactional_id:
+    if not entrant.transactional_id:
         return dict.fromkeys(places, Error.INVALID_REQUEST)
-    question = adding.Admission(transactional_id, producer_id, epoch, places, verify_only=manner is not Manner.ADDS)
     try:
-        return await node.transactions.ask(transactional_id, adding.admit, question)
+        return await node.transactions.ask(entrant.transactional_id, adding.admit, _question(entrant, places))
     except KafkaError as error:
         return dict.fromkeys(places, error.error)
+
+
+def _question(entrant: Entrant, places: tuple[Place, ...]) -> adding.Admission:
+    transactional_id, producer_id, epoch, manner = entrant
+    return adding.Admission(transactional_id, producer_id, epoch, places, verify_only=manner is not Manner.ADDS)
 
 
 def _as_told(error: Error, manner: Manner) -> Error:

@@ -205,8 +205,8 @@ transaction.state.log.segment.bytes                         int     104857600 >=
     Segment size of it.
 transaction.state.log.load.buffer.size                      int     5242880   >=1 inert
     Bytes read at a time when transactions are loaded.
-add.partitions.to.txn.retry.backoff.ms                      int     20        >=1
-    Pause before a busy transaction is asked again on a producer's behalf.
+add.partitions.to.txn.retry.backoff.ms                      int     20        >=1 inert
+    Pause before a busy transaction is asked again on a producer's behalf; here the coordinator answers as soon as it can.
 add.partitions.to.txn.retry.backoff.max.ms                  int     100       >=0
-    How long that goes on.
+    How long a request may wait for the end of the transaction before.
 """

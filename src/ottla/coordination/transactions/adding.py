@@ -41,6 +41,20 @@ class Admission(NamedTuple):
         return dict.fromkeys(self.partitions, error)
 
 
+def is_admitted(state: Transactions, admission: Admission, committed_end: int) -> bool:
+    """Whether there is nothing to add and nothing to wait for: all that is asked for is in the open transaction, and the
+    record that says so is committed. Where it is not so, `admit` finds out why."""
+    known = state.by_id.get(admission.transactional_id)
+    return (
+        known is not None
+        and known.state is State.ONGOING
+        and not known.is_kept
+        and known.identity == (admission.producer_id, admission.epoch)
+        and known.partitions.issuperset(admission.partitions)
+        and state.written_at[admission.transactional_id] < committed_end
+    )
+
+
 def admit(state: Transactions, admission: Admission, caller: Caller, moment: Moment) -> Decision[Outcomes]:
     return (verify if admission.verify_only else add)(state, admission, caller, moment)
 

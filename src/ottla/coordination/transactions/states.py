@@ -214,6 +214,8 @@ class Transactions:
         self.chance = chance
         self._image = image
         self.by_id: dict[str, Transaction] = {}
+        # Where the last record of each id lies: below what is committed, it is not news any more.
+        self.written_at: dict[str, int] = {}
         self.timers = Timers()
         # The epoch that came before the present one, if a client that has not heard of the present one may ask again. Not in
         # the records: after a takeover such a client is fenced.
@@ -239,12 +241,14 @@ class Transactions:
         """Fields that came later are written once all brokers can read them."""
         return 1 if self.transaction_version >= 1 else 0
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: Record, offset: int) -> None:
         key, value = record
         assert isinstance(key, TransactionLogKey)
         if value is None:
             self.by_id.pop(key.transactional_id, None)
+            self.written_at.pop(key.transactional_id, None)
             self.last_epochs.pop(key.transactional_id, None)
         else:
             assert isinstance(value, TransactionLogValue)
             self.by_id[key.transactional_id] = from_value(key.transactional_id, value)
+            self.written_at[key.transactional_id] = offset

@@ -2,7 +2,8 @@
 
 A producer that has ended a transaction may begin the next one at once, long before the markers of the last one are written.
 Apache Kafka tells it CONCURRENT_TRANSACTIONS until they are, and it comes back every 20 to 100 ms. Here its request is kept
-and decided anew, once, as soon as the end is complete; only when that takes long is it told to come back.
+and decided anew, once, as soon as the end is complete; only when that takes longer than
+`add.partitions.to.txn.retry.backoff.max.ms` is it told to come back. Nobody else waits or asks again on a producer's behalf.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 from ottla.coordination.machine import Alarm, Decision, Moment
 from ottla.coordination.transactions.states import Transactions, Waiting
 
-# Nobody is kept waiting for longer: Apache Kafka's clients come back after at most as much.
-WAITS_MAX_MS = 100
+WAITS_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 
 GIVE_UP, WAKE = "give up waiting", "wake who waits"
 
@@ -33,13 +33,14 @@ def wait_for_end(
 ) -> Decision[Any]:
     """Keep the request until the transaction has ended. One that nobody may keep (it was kept before) is told so."""
     decision = Decision() if decision is None else decision
-    if waiting.waiter is None:
+    waits_max_ms: int = state.config[WAITS_MAX_MS]
+    if waiting.waiter is None or not waits_max_ms:
         decision.reply = waiting.busy
         return decision
     state.waited += 1
     number = str(state.waited)
     state.waiting.setdefault(transactional_id, {})[number] = waiting
-    state.timers.set((GIVE_UP, transactional_id, number), moment.elapsed_ms + WAITS_MAX_MS)
+    state.timers.set((GIVE_UP, transactional_id, number), moment.elapsed_ms + waits_max_ms)
     return decision
 
 

@@ -335,7 +335,7 @@ def _in_transaction(request: ProduceRequest, ctx: Context) -> Told | Coroutine[A
     except KafkaError as error:
         appending = Appending(request.acks, {}, ctx)
         return appending.told(request, _refuse_all(request, appending, error))
-    if verifying.must_ask(verdicts):
+    if verifying.must_wait(ctx.node, entrant, verdicts):
         return _when_admitted(request, ctx, entrant, verdicts)
     _put_in_words(verdicts, manner)
     if ctx.node.replicas.looking_inside:
