@@ -185,3 +185,33 @@ async def test_whoever_runs_without_a_task_can_ask_too(tmp_path: Path) -> None:
 
         loop.call_soon(step)
         assert (await done).brokers
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_simulation(seed: int) -> None:
+    """A killed node is known to be dead without waiting; one that is cut off holds nobody longer than he wants."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = SimCluster(loop)
+        machine = cluster.add("b1")
+        cluster.boot("b1")
+        await until(lambda: machine.is_ready)
+        mine = line(("b1", 9092))
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
+        loop.network.isolate("b1")
+        began = loop.time()
+        for _ in range(2):  # once on the connection there is, once on one to be opened
+            with pytest.raises(Lost):
+                await mine.ask(MetadataRequest(topics=[]), 3)
+        assert loop.time() - began < 6.5 and not mine.is_refused
+        loop.network.heal_all()
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
+        cluster.kill("b1")
+        began = loop.time()
+        with pytest.raises(OSError):
+            await mine.ask(MetadataRequest(), 100)
+        with pytest.raises(OSError):
+            await mine.ask(MetadataRequest(), 100)
+        assert loop.time() - began < 2 and mine.is_refused
+
+    run(seed, main)
