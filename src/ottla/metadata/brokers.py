@@ -182,10 +182,15 @@ def register_controller(
 
 
 def unfence(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
+    """The broker of this node has caught up. It has nothing cordoned, which others say in a heartbeat."""
+    cordoned = cordon(image, _registered(image, broker_id), [])
+    return Decision([*cordoned, *unfence_only(image, broker_id, rules).records], None)
+
+
+def unfence_only(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
     """The broker has caught up: it may lead, and partitions without a leader may choose it."""
-    broker = _registered(image, broker_id)
-    record = _changed(broker, fenced=UNFENCE)
-    return Decision([*cordon(image, broker, []), record, *changes_for_broker(image, rules, back=broker_id)], None)
+    record = _changed(_registered(image, broker_id), fenced=UNFENCE)
+    return Decision([record, *changes_for_broker(image, rules, back=broker_id)], None)
 
 
 def cordon(image: Image, broker: Broker, directories: Sequence[bytes]) -> list[Versioned]:
