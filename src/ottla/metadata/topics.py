@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Chance, Decision, Rules, Versioned
 from ottla.metadata.features import partition_version
-from ottla.metadata.image import TOPIC, Broker, Image, Partition, Topic, unify
+from ottla.metadata.image import TOPIC, Image, Partition, Topic, unify
+from ottla.metadata.placement import spread, unable
 from ottla.metadata.records import RemoveTopicRecord, TopicRecord
 from ottla.metadata.settings import set_all
 from ottla.metadata.snapshot import partition_record
@@ -176,38 +177,8 @@ def _placed_by_count(image: Image, new: NewTopic, rules: Rules, rng: Chance) -> 
 
 
 def _spread(image: Image, count: int, factor: int, rng: Chance) -> list[Partition]:
-    """Replicas in turn over the brokers, racks alternating, from a random one on; each round shifts the followers."""
-    _check_factor(image, factor)
-    # A fenced broker may hold a copy if there are not enough others, but never the first.
-    ring = _ring([broker for broker in image.brokers.values() if broker.active])
-    rest = [broker.id for broker in image.brokers.values() if not broker.active]
-    start, shift = rng.randrange(len(ring)), rng.randrange(len(ring))
-    partitions = []
-    for index in range(count):
-        leader = ring[(start + index) % len(ring)]
-        others = [ring[(start + index + 1 + step) % len(ring)] for step in range(len(ring) - 1)]
-        turn = (shift + index // len(ring)) % max(1, len(others))
-        replicas = [leader, *others[turn:], *others[:turn], *rest][:factor]
-        partitions.append(_partition(image, replicas, _all_fenced(factor)))
-    return partitions
-
-
-def _check_factor(image: Image, factor: int) -> None:
-    unable = f"Unable to replicate the partition {factor} time(s): "
-    if factor > len(image.brokers):
-        why = f"The target replication factor of {factor} cannot be reached because only {len(image.brokers)} broker(s)"
-        raise KafkaError(Error.INVALID_REPLICATION_FACTOR, f"{unable}{why} are registered.")
-    if not any(broker.active for broker in image.brokers.values()):
-        raise _all_fenced(factor)
-
-
-def _ring(brokers: Sequence[Broker]) -> list[int]:
-    """All brokers, one of each rack in turn."""
-    racks: dict[str, list[int]] = {}
-    for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.id)):
-        racks.setdefault(broker.rack or "", []).append(broker.id)
-    longest = max((len(ids) for ids in racks.values()), default=0)
-    return [ids[turn] for turn in range(longest) for ids in racks.values() if turn < len(ids)]
+    nobody = unable(factor, "All brokers are currently fenced or in controlled shutdown.")
+    return [_partition(image, replicas, nobody) for replicas in spread(image, count, factor, rng)]
 
 
 def _partition(image: Image, replicas: Sequence[int], nobody: KafkaError) -> Partition:
@@ -249,11 +220,6 @@ def _no_live_replica(index: int) -> KafkaError:
         f"All brokers specified in the manual partition assignment for partition {index} are fenced or in controlled "
         "shutdown."
     )
-
-
-def _all_fenced(factor: int) -> KafkaError:
-    why = "All brokers are currently fenced or in controlled shutdown."
-    return KafkaError(Error.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {why}")
 
 
 def _records_of(topic: Topic, configs: Mapping[str, str | None], metadata_version: int) -> list[Versioned]:
