@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from struct import unpack
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.coordination.group_coordinator import GroupCoordinator
@@ -29,12 +30,16 @@ Request = TypeVar("Request")
 def partition_of(name: str, partitions: int) -> int:
     """Where an id lives: the absolute value of Java's hash of its name, as every broker and tool works it out."""
     number = 0
-    units = name.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        number = number * 31 + (high << 8 | low) & 0xFFFFFFFF
+    for unit in name.encode() if name.isascii() else _utf16(name):
+        number = number * 31 + unit & 0xFFFFFFFF
     if number >> 31:  # below zero in Java, where the lowest number has no absolute value and counts as 0
         number = 0 if number == 1 << 31 else (1 << 32) - number
     return number % partitions
+
+
+def _utf16(name: str) -> tuple[int, ...]:
+    units = name.encode("utf-16-be", "surrogatepass")
+    return unpack(f">{len(units) // 2}H", units)
 
 
 class Coordinators(Generic[State]):
