@@ -19,6 +19,7 @@ from ottla.config import BrokerConfig, validate_topic_configs
 from ottla.metadata import controller
 from ottla.metadata.controller import Decision, NewTopic, Rules
 from ottla.metadata.image import Image, Topic
+from ottla.metadata.sessions import Sessions
 from ottla.server.quorum import Quorum
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import World
@@ -36,6 +37,7 @@ class Controller:
         self._config = config
         self._world = world
         self._quorum = quorum
+        self.sessions = Sessions(config["broker.session.timeout.ms"])
         self._to_create: dict[str, NewTopic] = {}
         quorum.when_leading(self._begin)
 
@@ -59,7 +61,12 @@ class Controller:
             check_topic_configs=lambda configs: validate_topic_configs(configs, broker=config),
         )
 
+    def now_ms(self) -> int:
+        """A clock that nobody sets: sessions are measured with it."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
     def _begin(self) -> None:
+        self.sessions.begin(self.written, self.now_ms())
         formatted = self._quorum.store.formatted_with()
         self.submit(lambda image: controller.bootstrap(image, formatted, self.rules))
 
@@ -74,6 +81,12 @@ class Controller:
         """Decide now. The reply comes once the records are committed."""
         decision = self._decide(decide)
         return self._quorum.append(decision.records, decision.reply, when_shown=False)
+
+    def decide(self, decide: Callable[[Image], Decision[T]]) -> T:
+        """Decide now, for itself: the reply at once, whatever becomes of the records."""
+        decision = self._decide(decide)
+        self._quorum.append(decision.records, None, when_shown=False)
+        return decision.reply
 
     def _decide(self, decide: Callable[[Image], Decision[T]]) -> Decision[T]:
         self._quorum.check_leads()

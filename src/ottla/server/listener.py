@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ottla.server.dispatch import Exchange, dispatch
+from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, Exchange, dispatch
 from ottla.server.limits import Pace
 from ottla.server.outbox import Outbox
 from ottla.wire.codec import Part, size_of
@@ -42,9 +42,6 @@ POOLED_BYTES_FROM = 64 * 1024
 POOLED_BYTES_MAX = 4 * 1024 * 1024
 # What a connection gets that has sent only the start of a frame: thousands may do no more than that.
 FIRST_BUFFER = 4 * 1024
-# What a controller's listener serves: those of our APIs that Kafka's message files list for `controller`. Fetch is among
-# them there, but means the metadata log, which nobody else copies yet.
-CONTROLLER_KEYS = frozenset({18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60, 64, 80, 81})
 # So many requests of one connection are worked on at a time if they are not Produce: their answers wait in memory, and that
 # to a small question about all topics may have megabytes and takes long. Clients send a few; Apache Kafka looks at one.
 QUESTIONS_IN_FLIGHT_MAX = 5
@@ -136,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._doomed = False  # and when all is answered, it ends
 
     dispatch = dispatch
+    handlers = HANDLERS
 
     # --- the transport calls these
 
@@ -389,7 +387,16 @@ class Connection(asyncio.BufferedProtocol):
 class ControllerConnection(Connection):
     """A connection to the controller of this node, not to its broker."""
 
-    __slots__ = ()
+    __slots__ = ("broker_id",)
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.broker_id: int | None = None  # the broker whose heartbeats come on it
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        if self.broker_id is not None:
+            self.node.watch.lost(self.broker_id, self)
 
     def dispatch(self, frame: memoryview) -> None:
         key = int.from_bytes(frame[:2], "big")
@@ -421,9 +428,6 @@ class Listener:
         self.obey()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
-
-    def serves(self, key: int) -> bool:
-        return not self.is_controller or key in CONTROLLER_KEYS
 
     async def bind(self) -> None:
         """Take the address; clients are let in by `serve`. A free port (0) is known after this."""

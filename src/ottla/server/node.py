@@ -64,6 +64,7 @@ from ottla.server.quotas import Quotas
 from ottla.server.sessions import Sessions
 from ottla.server.tick import Tick
 from ottla.server.upkeep import Upkeep
+from ottla.server.watch import Watch
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.produce import ProduceRequest
@@ -117,8 +118,9 @@ class Node:
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.controller = Controller(config, world, self.quorum)
-        self.membership = Membership(config, world, self.directories, self.controller)
         self.peers = Peers(config, world, self.quorum)
+        self.watch = Watch(self)
+        self.membership = Membership(config, world, self.directories, self.controller)
         self.groups = group_coordinators(self)
         self.markers = Markers(self)
         self.transactions = transaction_coordinators(self)

@@ -1,0 +1,120 @@
+"""Keeps an eye on the brokers while this node is the active controller: fences who is silent, gives leaderships back.
+
+A broker that was killed is found out long before its session runs out. Its heartbeats come on one connection; when that is
+lost, the controller knocks at the broker's door. If nobody listens there any more, the broker is gone. If somebody does, or
+nobody answers at all, it may only be slow (stopped, swapped out, cut off), and has until the end of its session. A process
+that is dying may still have its door open for a moment, so a knock that is cut off is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.metadata import periodic
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.cluster import ApiVersionsRequest
+
+if TYPE_CHECKING:
+    from ottla.server.listener import ControllerConnection
+    from ottla.server.node import Node
+
+log = logging.getLogger("ottla.controller")
+
+KNOCKS_MAX = 10
+BETWEEN_KNOCKS_S = 0.02
+KNOCK_S = 2.0
+
+
+class Watch:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sessions = node.controller.sessions
+        self._heard_on: dict[int, ControllerConnection] = {}
+        self._adrift: set[int] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._balanced_s = 0.0
+        node.quorum.when_leading(self._begin)
+
+    def _begin(self) -> None:
+        self._balanced_s = self._node.loop.time()
+        if self._watching is None:
+            self._watching = self._node.spawn(self._watch())
+
+    # --- connections
+
+    def heard(self, broker_id: int, connection: ControllerConnection) -> None:
+        """A broker beats on this connection."""
+        if self._heard_on.get(broker_id) is not connection:
+            self._heard_on[broker_id] = connection
+            connection.broker_id = broker_id
+        self._adrift.discard(broker_id)
+
+    def lost(self, broker_id: int, connection: ControllerConnection) -> None:
+        if self._heard_on.get(broker_id) is not connection:
+            return
+        del self._heard_on[broker_id]
+        if self._node.controller.is_active:
+            self._adrift.add(broker_id)
+            self._node.spawn(self._knock(broker_id))
+
+    def is_adrift(self, broker_id: int) -> bool:
+        """Whether it beat on a connection that is lost, and has not been heard since: another process may take its place."""
+        return broker_id in self._adrift
+
+    async def _knock(self, broker_id: int) -> None:
+        line = self._node.peers.line("knock", broker_id)
+        for _ in range(KNOCKS_MAX):
+            if broker_id not in self._adrift:
+                return
+            try:
+                await line.ask(ApiVersionsRequest(), KNOCK_S)
+                return
+            except OSError:
+                if line.is_refused:
+                    break
+            await asyncio.sleep(BETWEEN_KNOCKS_S)
+        else:
+            return
+        log.warning("broker %d is gone: its connection was lost and nobody listens where it was", broker_id)
+        self._sessions.suspect(broker_id)
+        self._fence_overdue()
+
+    # --- from time to time
+
+    async def _watch(self) -> None:
+        try:
+            while self._node.controller.is_active:
+                await asyncio.sleep(self._sessions.look_every_ms / 1000)
+                try:
+                    self._fence_overdue()
+                    self._balance()
+                except KafkaError as error:  # no controller any more, or the disk is full: next time
+                    log.info("the controller could not look after the brokers: %s", error)
+        finally:
+            self._watching = None
+
+    def _fence_overdue(self) -> None:
+        active, rules = self._node.controller, self._node.controller.rules
+        for broker_id, epoch in self._sessions.overdue(active.now_ms()):
+            fenced = active.decide(partial(periodic.fence_silent, broker_id=broker_id, epoch=epoch, rules=rules))
+            self._sessions.end(broker_id)
+            self._adrift.discard(broker_id)
+            if fenced:
+                log.warning("broker %d is fenced: nothing was heard of it", broker_id)
+
+    def _balance(self) -> None:
+        """Give leaderships back to those who come first, and let somebody lead where the topic prefers that to nobody."""
+        config, active, now_s = self._node.config, self._node.controller, self._node.loop.time()
+        if now_s - self._balanced_s < config["leader.imbalance.check.interval.seconds"]:
+            return
+        self._balanced_s = now_s
+        rules = active.rules
+        steps = [periodic.elect_uncleanly]
+        if config["auto.leader.rebalance.enable"]:
+            steps.append(periodic.return_leaderships)
+        for step in steps:
+            while active.decide(partial(step, rules=rules)):
+                pass
