@@ -21,6 +21,7 @@ from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.metadata.controller import Decision
 from ottla.metadata.image import DIRECTORY_UNASSIGNED
+from ottla.metadata.image import Partition as Assignment
 from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
 from ottla.sim.disk import Loss, PowerCut, SimDisk
@@ -80,7 +81,7 @@ class Place:
             *(log, "t", TOPIC_ID, 0, 1, lambda partition: None, asyncio.ensure_future),
             *(ballast, Counts(), lambda error: None),
         )
-        self.partition.lead(self.partition.leader_epoch + 1, (1,))
+        self.partition.lead(Assignment((1,), (1,), 1, self.partition.leader_epoch + 1))
 
     async def produce(self, count: int, then: Callable[[], bool] = lambda: True) -> None:
         """Batches of different sizes, each of them synced before the next."""

@@ -14,6 +14,7 @@ from ottla.log.ballast import Ballast
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
+from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
 from ottla.sim.disk import SimDisk
 from ottla.wire.errors import Error, KafkaError
@@ -41,7 +42,7 @@ def leading(log: Log) -> Partition:
         *(Ballast(log.disk, "/data"), Traffic(), lambda error: None),
     )
     partition.configure(log.settings, 1)
-    partition.lead(0, (ME,))
+    partition.lead(Assignment((ME,), (ME,), ME, 0))
     return partition
 
 
@@ -58,7 +59,7 @@ def test_an_epoch_begins_behind_what_was_accepted_before_it() -> None:
         log = make_log()
         partition = leading(log)
         append(partition)
-        partition.lead(1, (ME,))
+        partition.lead(Assignment((ME,), (ME,), ME, 1))
         append(partition)
         partition.write()
         assert log.epochs.entries == [(0, 0), (1, 2)]
@@ -123,7 +124,7 @@ def test_an_epoch_begins_behind_what_flies() -> None:
         partition, _ = flying()
         append(partition, large())
         partition.write()
-        partition.lead(1, (ME,))
+        partition.lead(Assignment((ME,), (ME,), ME, 1))
         append(partition)
         partition.write()
         assert partition.log.epochs.entries == [(0, 0), (1, 1)]

@@ -11,6 +11,7 @@ import pytest
 from ottla.log import compaction
 from ottla.log.log import Log
 from ottla.log.trimming import raise_start
+from ottla.metadata.image import Partition as Assignment
 from ottla.server import loading
 from ottla.server import shard as shards
 from ottla.server.coordinators import partition_of
@@ -367,6 +368,7 @@ async def _too_few_copies(path: Path) -> None:
     async with serving(path, ONE) as served:
         await served.topic("t")
         await served.topic("__consumer_offsets", 1, cleanup_policy="compact", min_insync_replicas="2")
+        served.partition("__consumer_offsets").lead(Assignment((1, 2), (1,), 1, 0, 1))
         client = await served.connect()
         assert await commit(client, 1) == Error.COORDINATOR_NOT_AVAILABLE.code
         assert served.node.groups.shards[0].partition.log.end_offset == 0

@@ -59,7 +59,7 @@ def ack_before_landing(patch: pytest.MonkeyPatch) -> None:
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     """flush.messages=1 is not waited for."""
 
-    async def acknowledged(self: Partition, offset: int, seconds: float) -> None:
+    async def acknowledged(self: Partition, offset: int, seconds: float, mark: object = None) -> None:
         return None
 
     patch.setattr(Partition, "acknowledged", acknowledged)

@@ -4,7 +4,7 @@ Handlers find partitions here, by topic name or topic id. A topic that is re-cre
 log; the old one is retired first, so the two are never mixed.
 
 A replica whose log cannot be opened or made (a full or failing disk) is *homeless*: it answers KAFKA_STORAGE_ERROR, everything
-else goes on, and upkeep tries again.
+else goes on, and upkeep tries again. One that the picture has moved to other brokers is deleted here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.topics import is_internal
+from ottla.replication.in_sync import InSync
 from ottla.replication.moves import Moves
+from ottla.replication.neighbours import ALONE, Neighbours
 from ottla.replication.partition import Partition, Traffic
 from ottla.wire.errors import Error, KafkaError
 
@@ -69,8 +71,11 @@ class Replicas:
         traffic_of: Callable[[str], Traffic],
         write_failed: Callable[[BaseException], None],
         moves: Moves,
+        neighbours: Neighbours = ALONE,
     ) -> None:
         self._node_id = node_id
+        self._neighbours = neighbours
+        self.in_sync = InSync(node_id, neighbours, lambda: self._image, spawn)
         self.moves = moves
         self._traffic_of = traffic_of
         self._write_failed = write_failed
@@ -190,9 +195,9 @@ class Replicas:
             self._count_looking_inside()
         partition = hosted.partitions.get(index) or await self._open(hosted, index, assignment)
         if assignment.leader == self._node_id:
-            partition.lead(assignment.leader_epoch, assignment.isr)
+            partition.lead(assignment)
         else:
-            partition.step_down(assignment.leader, assignment.leader_epoch)
+            partition.follow(assignment)
         hosted.partitions[index] = partition
 
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
@@ -203,7 +208,8 @@ class Replicas:
         ballast = self._directories.ballast_of(log)
         partition = Partition(
             *(log, hosted.name, hosted.id, index, self._node_id, self._mark_dirty, self._spawn),
-            *(ballast, hosted.traffic, self._write_failed),
+            *(ballast, hosted.traffic, self._write_failed, self.in_sync),
+            *(self._directories.home_of(log).high_watermarks.get((hosted.name, index), 0),),
         )
         partition.configure(hosted.settings, hosted.min_insync)
         return partition

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from desk import on_loop
+from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
 from ottla.wire.messages.fetch import FetchRequest
 from served import Client, Served, batch, fetch_request, heads, produce_request, serving, values
@@ -296,7 +297,7 @@ async def test_epochs_fence_and_tell_where_histories_part(tmp_path: Path) -> Non
     async with serving(tmp_path) as served:
         client = await filled(served, "t", batch(b"a"), batch(b"b"))
         partition = served.partition("t")
-        partition.lead(3, partition.isr)
+        partition.lead(Assignment((1,), (1,), 1, 3))
         await client.produce("t", batch(b"c"))
         assert (await client.fetch("t", 0, current_leader_epoch=2)).error_code == Error.FENCED_LEADER_EPOCH.code
         assert (await client.fetch("t", 0, current_leader_epoch=4)).error_code == Error.UNKNOWN_LEADER_EPOCH.code

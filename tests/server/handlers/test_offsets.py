@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from desk import on_loop
+from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
 from ottla.wire.messages.offsets import DeleteRecordsRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from served import Client, Served, batch, produce_request, serving
@@ -146,13 +147,13 @@ async def test_epochs_are_fenced(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await filled(served)
         partition = served.partition("t")
-        partition.lead(2, partition.isr)
+        partition.lead(Assignment((1,), (1,), 1, 2))
         assert (await client.list_offsets("t", LATEST, current_leader_epoch=1)).error_code == 74
         assert (await client.list_offsets("t", LATEST, current_leader_epoch=3)).error_code == 75
         assert (await client.list_offsets("t", LATEST, current_leader_epoch=-2)).error_code == 74
         latest = await client.list_offsets("t", LATEST, current_leader_epoch=2)
         assert (latest.offset, latest.leader_epoch) == (5, 2)
-        partition.step_down(7, 3)
+        partition.follow(Assignment((1, 7), (7,), 7, 3))
         assert (await client.list_offsets("t", LATEST)).error_code == Error.NOT_LEADER_OR_FOLLOWER.code
 
 
@@ -175,7 +176,7 @@ async def test_where_an_epoch_ended(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as served:
         client = await filled(served)
         partition = served.partition("t")
-        partition.lead(4, partition.isr)
+        partition.lead(Assignment((1,), (1,), 1, 4))
         await client.produce("t", batch(b"f"))
         for epoch, expected in ((0, (0, 5)), (2, (0, 5)), (4, (4, 6)), (9, (-1, -1))):
             answer = await epoch_end(client, epoch, version=version)

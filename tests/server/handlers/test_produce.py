@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from desk import on_loop
+from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
 from ottla.wire.messages.produce import ProduceRequest
 from ottla.wire.records import Record, build
@@ -360,6 +361,8 @@ async def test_too_few_in_sync_replicas(tmp_path: Path) -> None:
         partition = served.partition("t")
         partition.configure(partition.log.settings, min_insync=2)
         client = await served.connect()
+        assert (await client.produce("t", batch(b"v"))).error_code == 0, "no more can be wanted than there are"
+        partition.lead(Assignment((1, 2), (1,), 1, 1))
         assert (await client.produce("t", batch(b"v"))).error_code == Error.NOT_ENOUGH_REPLICAS.code
         assert (await client.produce("t", batch(b"v"), acks=1)).error_code == 0
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from desk import on_loop
+from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
 from served import TouchyDisk, batch, produce_request, serving, values
 
@@ -64,7 +65,7 @@ async def test_an_epoch_that_never_was_here_parts_where_the_one_before_it_ended(
         for _ in range(4):
             await client.produce("t", batch(b"v"))
         partition = served.partition("t")
-        partition.lead(3, partition.isr)
+        partition.lead(Assignment((1,), (1,), 1, 3))
         await client.produce("t", batch(b"v"))
         parted = await client.fetch("t", 2, last_fetched_epoch=1)
         assert (parted.diverging_epoch.epoch, parted.diverging_epoch.end_offset) == (0, 4)
@@ -86,6 +87,7 @@ async def test_too_few_copies_after_the_append_are_told(tmp_path: Path) -> None:
             client.send(produce_request("t", {0: batch(b"v")}, acks, timeout_ms=30_000), 9)
         while not disk.waiting:
             await asyncio.sleep(0.01)
+        partition.replicas = (1, 2)
         partition.configure(partition.log.settings, min_insync=2)
         disk.slow = False
         disk.let_go()

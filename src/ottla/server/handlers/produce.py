@@ -28,6 +28,7 @@ from ottla.log.producers import Origin
 from ottla.log.validation import RecordsRefused, check_header, needs_work, prepare
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Hosted
+from ottla.rising import Rising
 from ottla.server import verifying
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
@@ -46,8 +47,9 @@ CLIENT = Origin.CLIENT
 # The one client that may write into internal topics, as in Kafka.
 ADMIN_CLIENT = "__admin_client"
 
-# What a client waits for after its append: the partition, the offset to be reached, and the answer it may still change.
-Wait = tuple[Partition, int, Answer]
+# What a client waits for after its append: the partition, the offset to be reached and the number that has to reach it (of
+# this leadership: in the next one somebody else's records may lie there), and the answer that may still change.
+Wait = tuple[Partition, int, Rising, Answer]
 Prepared = dict[int, bytearray | KafkaError]
 # What became of the wish to begin a transaction in a partition; None for a request that has no transaction.
 Verdicts = dict[Place, Verdict] | None
@@ -207,8 +209,9 @@ class Appending:
                 answer.base_offset = appended.first_offset
                 answer.log_append_time_ms = appended.append_time_ms
                 answer.log_start_offset = partition.log.start_offset
-                if acks and not partition.acknowledges_on_write:
-                    self.waits.append((partition, appended.last_offset + 1, answer))
+                if acks and not partition.acknowledges_on_write and (acks == ALL_ACK or not partition.stores_on_write):
+                    mark = partition.high_watermark if acks == ALL_ACK else partition.stored
+                    self.waits.append((partition, appended.last_offset + 1, mark, answer))
             except KafkaError as error:
                 self.refuse(answer, error)
                 if error.error not in WITHOUT_START and not isinstance(error, NotAdmitted):
@@ -276,12 +279,13 @@ class Appending:
 async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> None:
     """Wait for all partitions together; whoever is not safe in time is told so, though its records stay in the log."""
     deadline = asyncio.get_running_loop().time() + timeout_s
-    for partition, offset, answer in waits:
+    for partition, offset, mark, answer in waits:
         if answer.error_code:
             continue  # its write failed while we waited for another
+        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
         try:
-            await partition.acknowledged(offset, max(deadline - asyncio.get_running_loop().time(), 0.0))
-            if acks == ALL_ACK and partition.is_short_of_replicas:
+            await partition.acknowledged(offset, left_s, mark)
+            if acks == ALL_ACK and partition.is_short_after_append:
                 raise KafkaError(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         except TimeoutError:
             answer.error_code = Error.REQUEST_TIMED_OUT.code

@@ -1,0 +1,65 @@
+"""What replication needs of the rest of the cluster, handed in by whoever builds the node: lines to other brokers, the active
+controller, and who this broker is to it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
+
+# The life of a broker that does not say which one it is in.
+ANY_LIFE = -1
+
+
+class Line(Protocol):
+    """A connection to another broker, made when it is first needed and again when it was lost."""
+
+    async def ask(self, request: Any, timeout_s: float) -> Any:
+        """The answer; OSError (TimeoutError is one) if there was none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def no_line(broker_id: int) -> Line:
+    raise ConnectionError(f"this node knows no way to broker {broker_id}")
+
+
+async def no_controller(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    raise KafkaError(Error.NOT_CONTROLLER)
+
+
+def error_of(code: int) -> Error:
+    """The row of the table; one that we do not know is as good as none."""
+    known = Error._value2member_map_.get(code)
+    return known if isinstance(known, Error) else Error.UNKNOWN_SERVER_ERROR
+
+
+# In milliseconds and bytes, as in a broker without any settings of its own.
+DEFAULTS: Mapping[str, int] = {
+    "replica.lag.time.max.ms": 30_000,
+    "replica.fetch.max.bytes": 1 << 20,
+    "replica.fetch.response.max.bytes": 10 << 20,
+    "replica.fetch.min.bytes": 1,
+    "replica.fetch.wait.max.ms": 500,
+    "replica.fetch.backoff.ms": 1000,
+    "replica.socket.timeout.ms": 30_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    open_line: Callable[[int], Line] = no_line
+    ask_controller: Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]] = no_controller
+    broker_epoch: Callable[[], int] = lambda: ANY_LIFE
+    setting: Callable[[str], int] = DEFAULTS.__getitem__
+
+    def seconds(self, name: str) -> float:
+        """A setting in milliseconds, as the loop counts."""
+        return self.setting(name) / 1000
+
+
+ALONE = Neighbours()
