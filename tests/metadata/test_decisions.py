@@ -198,8 +198,8 @@ def test_a_new_minimum_in_sync_starts_eligibility_over() -> None:
 
 def test_producer_ids_come_in_blocks() -> None:
     image = cluster()
-    first = controller.next_producer_ids(image, 1)
-    second = controller.next_producer_ids(apply(image, first), 1)
+    first = controller.next_producer_ids(image, 1, image.brokers[1].epoch)
+    second = controller.next_producer_ids(apply(image, first), 1, image.brokers[1].epoch)
     assert (first.reply, second.reply) == ((0, 1000), (1000, 1000))
 
 

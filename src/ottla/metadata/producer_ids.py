@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.metadata.brokers import check_epoch
 from ottla.metadata.decisions import Decision
 from ottla.metadata.image import Image
 from ottla.metadata.records import ProducerIdsRecord
@@ -18,10 +19,8 @@ class Block(NamedTuple):
     size: int
 
 
-def next_producer_ids(image: Image, broker_id: int) -> Decision[Block]:
-    broker = image.broker(broker_id)
-    if broker is None:
-        raise KafkaError(Error.BROKER_ID_NOT_REGISTERED)
+def next_producer_ids(image: Image, broker_id: int, epoch: int) -> Decision[Block]:
+    broker = check_epoch(image, broker_id, epoch)
     if image.next_producer_id > INT64_MAX - BLOCK_SIZE:
         raise KafkaError(
             Error.UNKNOWN_SERVER_ERROR, "Exhausted all producerIds as the next block's end is out of bounds"

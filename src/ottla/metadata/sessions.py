@@ -52,10 +52,10 @@ class Sessions:
     def begin(self, image: Image, now_ms: int) -> None:
         """This controller leads from now on."""
         self._begun_at, self._looked_ms = image.offset, None
-        self._of = {b.id: self._session(b.epoch, now_ms) for b in image.brokers.values() if not b.fenced}
+        self._of = {b.id: self._taken_over(b.epoch, now_ms) for b in image.brokers.values() if not b.fenced}
 
-    def _session(self, epoch: int, now_ms: int) -> Session:
-        return Session(epoch, now_ms, self._begun_at)
+    def _taken_over(self, epoch: int, now_ms: int) -> Session:
+        return Session(epoch, now_ms, max(self._begun_at, epoch))
 
     # --- what happens
 
@@ -70,7 +70,7 @@ class Sessions:
         """A heartbeat came from this process, which is known to be the broker's current one."""
         known = self._of.get(broker_id)
         if known is None or known.epoch != epoch:
-            known = self._of[broker_id] = self._session(epoch, now_ms)
+            known = self._of[broker_id] = self._taken_over(epoch, now_ms)
         known.contact_ms, known.metadata_offset, known.suspected = now_ms, metadata_offset, False
         return known
 
@@ -115,7 +115,9 @@ class Sessions:
 
         Of a broker that registered with an earlier controller that is where this one began: it is not before."""
         known = self._of.get(broker.id)
-        return self._begun_at if known is None or known.epoch != broker.epoch else known.registered_at
+        if known is None or known.epoch != broker.epoch:
+            return max(self._begun_at, broker.epoch)
+        return known.registered_at
 
     def stopping_at(self, broker: Broker) -> int:
         """The offset by which it led nothing any more, or NOT_STOPPING."""

@@ -85,7 +85,7 @@ class Membership:
         return taken
 
     def _next_ids(self, image: Image) -> Decision[Block]:
-        return controller.next_producer_ids(image, self._config.node_id)
+        return controller.next_producer_ids(image, self._config.node_id, self.broker_epoch)
 
     # --- places
 
