@@ -34,10 +34,27 @@ class Address(NamedTuple):
     port: int
 
 
+class Key(NamedTuple):
+    """A replica: its id, and the directory that tells it from its successor on a wiped disk."""
+
+    id: int
+    directory: bytes = ZERO_UUID
+
+
 class Voter(NamedTuple):
     id: int
     directory: bytes = ZERO_UUID
     addresses: tuple[Address, ...] = ()
+    # Which kraft.versions it can speak.
+    versions: tuple[int, int] = SUPPORTED_KRAFT_VERSIONS
+
+    @property
+    def key(self) -> Key:
+        return Key(self.id, self.directory)
+
+    def is_named_by(self, key: Key) -> bool:
+        """A voter whose directory nobody has written down (kraft.version 0) is known by its id alone."""
+        return self.id == key.id and self.directory in (ZERO_UUID, key.directory)
 
 
 class VoterSet(NamedTuple):
@@ -53,6 +70,18 @@ class VoterSet(NamedTuple):
 
     def voter(self, voter_id: int) -> Voter | None:
         return next((voter for voter in self.voters if voter.id == voter_id), None)
+
+    def voter_of(self, key: Key) -> Voter | None:
+        """The voter that this replica is, if it is one."""
+        return next((voter for voter in self.voters if voter.is_named_by(key)), None)
+
+    def with_voter(self, new: Voter) -> VoterSet:
+        return VoterSet(tuple(sorted((*(v for v in self.voters if v.id != new.id), new))))
+
+    def without(self, key: Key) -> VoterSet | None:
+        """None unless it is there, or if nobody would be left."""
+        rest = tuple(voter for voter in self.voters if voter.key != key)
+        return VoterSet(rest) if 0 < len(rest) < len(self.voters) else None
 
     def high_watermark(self, synced_ends: Mapping[int, int], epoch_start: int, current: int) -> int:
         """What a majority has synced, if that reaches past the start of the leader's epoch; it never falls."""
@@ -80,7 +109,7 @@ class VoterSet(NamedTuple):
 
 def _written(voter: Voter) -> VotersRecord.Voter:
     kind = VotersRecord.Voter
-    low, high = SUPPORTED_KRAFT_VERSIONS
+    low, high = voter.versions
     return kind(
         voter_id=voter.id,
         voter_directory_id=voter.directory,
@@ -91,7 +120,8 @@ def _written(voter: Voter) -> VotersRecord.Voter:
 
 def _read(voter: VotersRecord.Voter) -> Voter:
     addresses = tuple(Address(e.name, e.host, e.port) for e in voter.endpoints)
-    return Voter(voter.voter_id, voter.voter_directory_id, addresses)
+    versions = (voter.kraft_version_feature.min_supported_version, voter.kraft_version_feature.max_supported_version)
+    return Voter(voter.voter_id, voter.voter_directory_id, addresses, versions)
 
 
 def leader_change(leader_id: int, voters: VoterSet, granting: tuple[int, ...]) -> LeaderChangeMessage:

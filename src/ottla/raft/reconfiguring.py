@@ -1,0 +1,154 @@
+"""Voters that come, go or move (KIP-853): one change at a time, and each is a record in the log.
+
+A set of voters counts from the moment its record is in the log, and is agreed on by its own majority. Two sets that
+differ by one voter have a voter in common in any two majorities; so a change waits until the one before is committed,
+and until the leader has committed anything at all in its epoch.
+"""
+
+from __future__ import annotations
+
+from ottla.raft.connections import Destination
+from ottla.raft.leading import needs_update
+from ottla.raft.member import Member
+from ottla.raft.partition import error_of
+from ottla.raft.quorum import Key, Voter, VoterSet
+from ottla.raft.roles import Change, Leader
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import uuid_text
+from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.schema import ZERO_UUID
+
+FEATURE = "kraft.version"
+CAUGHT_UP_WITHIN_MS = 3_600_000
+SOFTWARE = "ottla"
+
+
+def spelled(key: Key) -> str:
+    return f"ReplicaKey(id={key.id}, directoryId={uuid_text(key.directory)})"
+
+
+def spelled_all(voters: VoterSet) -> str:
+    return f"[{', '.join(spelled(voter.key) for voter in voters.voters)}]"
+
+
+def _leading(member: Member, verb: str, now_ms: float) -> Leader:
+    """The checks that every change has to pass, in the order of Apache Kafka."""
+    role = member.role
+    if not isinstance(role, Leader):
+        raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+    if role.change is not None and now_ms < role.change.deadline_ms:
+        why = "Request timed out waiting for leader to handle previous voter change request"
+        raise KafkaError(Error.REQUEST_TIMED_OUT, why)
+    if role.watermark < 0:
+        why = "Request timed out waiting for leader to establish HWM and fence previous voter changes"
+        raise KafkaError(Error.REQUEST_TIMED_OUT, why)
+    if (version := member.history.kraft_version) < 1:
+        why = f"Cluster doesn't support {verb} voter because the {FEATURE} feature is {version}"
+        raise KafkaError(Error.UNSUPPORTED_VERSION, why)
+    at = member.history.voters_at
+    if at is None or at >= role.watermark:
+        why = (
+            f"Request timed out waiting for voters to commit the latest voter change at {at} with HWM {role.watermark}"
+        )
+        raise KafkaError(Error.REQUEST_TIMED_OUT, why)
+    return role
+
+
+def add(member: Member, new: Voter, now_ms: float, until_committed: bool = True) -> Change:
+    """Ask the new voter first what it can speak; `added` goes on when it has answered."""
+    if new.id < 0 or new.directory == ZERO_UUID:
+        if not isinstance(member.role, Leader):
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        raise KafkaError(Error.INVALID_REQUEST, "Add voter request didn't include a valid voter")
+    role = _leading(member, "adding", now_ms)
+    if new.id in member.voters.ids:
+        why = f"The voter id for {spelled(new.key)} is already part of the set of voters {spelled_all(member.voters)}."
+        raise KafkaError(Error.DUPLICATE_VOTER, why)
+    place = member.destination(new.id, new.addresses)
+    if place is None or member.connections.free_ms(place.id, now_ms) > now_ms:
+        raise KafkaError(Error.REQUEST_TIMED_OUT, f"New voter {spelled(new.key)} is not ready to receive requests")
+    change = Change(now_ms + member.timing.request_timeout_ms, new.key, new.addresses, is_asked=True)
+    change.is_written_enough = not until_committed
+    role.change = change
+    _ask_versions(member, place, now_ms)
+    return change
+
+
+def _ask_versions(member: Member, place: Destination, now_ms: float) -> None:
+    request = ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version="1")
+    member.send(place, request, now_ms)
+
+
+def added(member: Member, node_id: int, response: ApiVersionsResponse | None, now_ms: float) -> bool:
+    """What the new voter can speak is known, or that it does not answer."""
+    role = member.role
+    change = role.change if isinstance(role, Leader) else None
+    if change is None or not change.is_asked or change.key.id != node_id or not isinstance(role, Leader):
+        return True
+    change.is_asked = False
+    error = Error.NETWORK_EXCEPTION if response is None else error_of(response.error_code)
+    if response is None or error is not Error.NONE:
+        why = f"Aborted add voter operation for since API_VERSIONS returned an error {error.name}"
+        return _abandon(role, change, Error.REQUEST_TIMED_OUT, why)
+    versions = next(((f.min_version, f.max_version) for f in response.supported_features if f.name == FEATURE), (0, 0))
+    level = member.history.kraft_version
+    if not versions[0] <= level <= versions[1]:
+        why = (
+            f"Aborted add voter operation for {spelled(change.key)} since the {FEATURE} range (min: {versions[0]}, max: "
+            f"{versions[1]} doesn't support the finalized version {level}"
+        )
+        return _abandon(role, change, Error.INVALID_REQUEST, why)
+    if not _is_caught_up(role, change.key, now_ms):
+        why = f"Aborted add voter operation for {spelled(change.key)} since it is lagging behind"
+        return _abandon(role, change, Error.REQUEST_TIMED_OUT, why)
+    _write(member, change, member.voters.with_voter(Voter(*change.key, change.addresses, versions)))
+    return True
+
+
+def _abandon(role: Leader, change: Change, error: Error, why: str) -> bool:
+    change.end(error, why)
+    role.change = None
+    return error is not Error.REQUEST_TIMED_OUT
+
+
+def _is_caught_up(role: Leader, key: Key, now_ms: float) -> bool:
+    progress = role.replicas.get(key)
+    if progress is None or progress.caught_up_ms is None or progress.fetched_ms is None:
+        return False
+    return progress.fetched_ms > now_ms - CAUGHT_UP_WITHIN_MS
+
+
+def _write(member: Member, change: Change, voters: VoterSet) -> None:
+    """The record goes to the end of the log at once; nothing else is appended in between."""
+    member.ready.notes.append(voters.to_record())
+    change.offset = member.journal.end_offset
+    if change.is_written_enough:
+        change.error = Error.NONE
+
+
+def remove(member: Member, key: Key, now_ms: float) -> Change:
+    if key.id < 0 or key.directory == ZERO_UUID:
+        if not isinstance(member.role, Leader):
+            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
+        raise KafkaError(Error.INVALID_REQUEST, "Remove voter request didn't include a valid voter")
+    role = _leading(member, "removing", now_ms)
+    rest = member.voters.without(key)
+    if rest is None:
+        why = f"Cannot remove voter {spelled(key)} from the set of voters {spelled_all(member.voters)}"
+        raise KafkaError(Error.VOTER_NOT_FOUND, why)
+    role.change = Change(now_ms + member.timing.request_timeout_ms, key)
+    _write(member, role.change, rest)
+    return role.change
+
+
+def update(member: Member, now: Voter, now_ms: float) -> None:
+    """A voter listens elsewhere. Nobody waits for the commit."""
+    _leading(member, "updating", now_ms)
+    low, high = now.versions
+    if not low <= member.history.kraft_version <= high:
+        raise KafkaError(Error.INVALID_REQUEST)
+    written = member.voters.voter_of(now.key)
+    if written is None:
+        raise KafkaError(Error.VOTER_NOT_FOUND)
+    if needs_update(written, now):
+        member.ready.notes.append(member.voters.with_voter(now).to_record())
