@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from desk import on_loop
-from ottla.server.dispatch import HANDLERS
-from ottla.server.listener import CONTROLLER_KEYS
+from ottla.server.dispatch import HANDLERS, ON_BOTH, ON_CONTROLLER, ONLY_ON_CONTROLLER
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.membership import DescribeQuorumRequest
@@ -28,8 +27,11 @@ async def to_controller(served: Served) -> Client:
     return Client(*await asyncio.open_connection(endpoint.host, endpoint.port))
 
 
-def test_nothing_is_served_that_the_broker_does_not_serve() -> None:
-    assert HANDLERS.keys() > CONTROLLER_KEYS
+def test_listeners_serve_what_they_should() -> None:
+    """Metadata is copied by Fetch; the rest is as Kafka's message files have it."""
+    assert HANDLERS.keys() & ONLY_ON_CONTROLLER == set()
+    assert HANDLERS.keys() & ON_CONTROLLER.keys() - {FetchRequest.key} == ON_BOTH
+    assert ON_CONTROLLER.keys() - ON_BOTH - {FetchRequest.key} <= ONLY_ON_CONTROLLER
 
 
 @on_loop
@@ -107,7 +109,7 @@ async def test_it_lists_only_what_it_serves(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await to_controller(served)
         listed = {row.api_key for row in (await client.call(ApiVersionsRequest(), 0)).api_keys}
-        assert listed == CONTROLLER_KEYS
+        assert listed == set(ON_CONTROLLER)
         client.close()
 
 

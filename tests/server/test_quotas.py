@@ -60,7 +60,7 @@ def pairs(text: str) -> Iterable[Named]:
 
 
 def asking(client_id: str, user: str = "u") -> Any:
-    return SimpleNamespace(client_id=client_id, connection=SimpleNamespace(principal=f"User:{user}"), version=0)
+    return SimpleNamespace(client_id=client_id, principal=f"User:{user}", version=0)
 
 
 # --- which quota counts

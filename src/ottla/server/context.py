@@ -62,10 +62,6 @@ class Context:
         """Whether it came in on the controller's listener, where other APIs are served than on a broker's."""
         return self.connection.listener.is_controller
 
-    def is_served_here(self, key: int) -> bool:
-        """Whether the listener serves this API that the request came in on."""
-        return self.connection.listener.serves(key)
-
     @property
     def comes_behind(self) -> bool:
         """Whether its client has not even waited for the answer to an earlier request."""

@@ -5,18 +5,22 @@ handler may use views into the frame, after that it may not. A handler that neve
 one that waits is stepped on by the future it waits for (`Exchange`). There is no task around a handler, so
 `asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it. The two busiest handlers are plain
 functions that answer at once where they can, and else hand back a coroutine for what is left to do.
+
+A listener for clients and one of the controller serve different APIs: there is a table for each. What only the active
+controller can decide is `forwarded` to it by every other node (`forwarding`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.config import BrokerConfig
 from ottla.server.context import Context
+from ottla.server.forwarding import Call, forwarding, must_forward
 from ottla.server.refusals import answering
 from ottla.wire.codec import Malformed, decoder
 from ottla.wire.frames import API_VERSIONS, read_request_header
@@ -32,7 +36,11 @@ log = logging.getLogger("ottla.server")
 PLAIN_BYTES_MAX = 4 * 1024 * 1024
 PRODUCE_KEY = 0
 
-Call = Callable[[Any, Context], Awaitable[Message | None] | Message | None]
+# Where each API is served, as Kafka's message files have it: what is in neither set belongs to brokers alone. Fetch is on
+# both kinds of listeners too, but means the metadata log on the one: `serves` is told so.
+ON_BOTH = frozenset({18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60, 64, 80, 81})
+ONLY_ON_CONTROLLER = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82})
+
 C = TypeVar("C", bound=Call)
 
 
@@ -43,6 +51,7 @@ class Handler:
         "advertised_low",
         "call",
         "decoders",
+        "forwarded",
         "high",
         "key",
         "low",
@@ -61,6 +70,7 @@ class Handler:
         advertised_low: int,
         ordered: bool,
         newest_needs: str | None = None,
+        forwarded: bool = False,
     ) -> None:
         self.request, self.low, self.high, self.call = request, low, high, call
         self.key: int = request.key
@@ -68,6 +78,7 @@ class Handler:
         self.advertised_low = advertised_low
         self.ordered = ordered
         self.newest_needs = newest_needs
+        self.forwarded = forwarded
         self.decoders: dict[int, Callable[..., Any]] = {}
 
     def learn(self, version: int) -> Callable[..., Any]:
@@ -80,7 +91,9 @@ class Handler:
         return self.high + 1 if self.newest_needs is not None and config[self.newest_needs] else self.high
 
 
+# By key: what listeners for clients serve, and what those of the controller do.
 HANDLERS: dict[int, Handler] = {}
+ON_CONTROLLER: dict[int, Handler] = {}
 
 
 def serves(
@@ -91,6 +104,8 @@ def serves(
     ordered: bool = False,
     guarded: bool = True,
     newest_needs: str | None = None,
+    forwarded: bool = False,
+    only_on_controller: bool = False,
 ) -> Callable[[C], C]:
     """Register a handler for all versions of `versions` ("3-13").
 
@@ -98,17 +113,26 @@ def serves(
     `ordered`: requests of one connection take effect in the order they came, even if this one has to wait first.
     `guarded`: what the handler raises becomes its answer. The two busiest do without: a defect costs the connection.
     `newest_needs`: the version after the last of `versions` is served as well while this setting is true.
+    `forwarded`: on a listener for clients, a node that is not the active controller passes it on to that one.
+    `only_on_controller`: what it means on a listener of the controller, where the table of keys does not say it.
     """
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
         kept: Call = answering(call) if guarded else call
-        HANDLERS[request.key] = Handler(
-            request, low, high, kept, low if advertised_low is None else advertised_low, ordered, newest_needs
-        )
+        advertised = low if advertised_low is None else advertised_low
+        handler = Handler(request, low, high, kept, advertised, ordered, newest_needs, forwarded)
+        _enter(handler, only_on_controller or request.key in ONLY_ON_CONTROLLER)
         return call
 
     return register
+
+
+def _enter(handler: Handler, only_on_controller: bool) -> None:
+    if only_on_controller or handler.key in ON_BOTH:
+        ON_CONTROLLER[handler.key] = handler
+    if not only_on_controller:
+        HANDLERS[handler.key] = handler
 
 
 class Exchange(Context):
@@ -153,10 +177,10 @@ class Exchange(Context):
         self._coroutine: Coroutine[Any, Any, Message | None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
 
-    def start(self, request: Any) -> None:
-        """Call the handler; for most requests that is all."""
+    def start(self, request: Any, call: Call) -> None:
+        """Call the handler, or whoever stands in for it; for most requests that is all."""
         try:
-            answer = self.handler.call(request, self)
+            answer = call(request, self)
         except Exception as error:
             self._fail(error)
             return
@@ -227,9 +251,9 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         if len(frame) > PLAIN_BYTES_MAX:
             _check_large(frame)
         key, version, correlation_id, client_id, position = read_request_header(frame)
-        handler = HANDLERS.get(key)
+        handler = connection.handlers.get(key)
         if handler is None:
-            raise Malformed(f"no API has the key {key}")
+            raise Malformed(f"no API with the key {key} is served here")
         exchange = Exchange(connection, handler, version, correlation_id, client_id, len(frame) + 4)
         if not handler.low <= version <= handler.high and version != handler.newest(connection.node.config):
             exchange.answer_version = 0
@@ -243,7 +267,10 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         connection.refuse(str(problem))
         return
     connection.exchanges.append(exchange)
-    exchange.start(request)
+    if handler.forwarded and must_forward(exchange):
+        exchange.start(request, forwarding(bytes(frame)))
+    else:
+        exchange.start(request, handler.call)
     if handler.ordered and not exchange.ready and not exchange.took_effect:
         connection.hold(exchange)
 

@@ -388,6 +388,7 @@ class ControllerConnection(Connection):
     """A connection to the controller of this node, not to its broker."""
 
     __slots__ = ("broker_id",)
+    handlers = ON_CONTROLLER
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
@@ -397,13 +398,6 @@ class ControllerConnection(Connection):
         super().connection_lost(error)
         if self.broker_id is not None:
             self.node.watch.lost(self.broker_id, self)
-
-    def dispatch(self, frame: memoryview) -> None:
-        key = int.from_bytes(frame[:2], "big")
-        if self.listener.serves(key):
-            dispatch(self, frame)
-        else:
-            self.refuse(f"a controller does not serve the API with the key {key}")
 
 
 class Listener:

@@ -25,9 +25,10 @@ from ottla.replication.moves import Moves
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.server import limits
+from ottla.server.channel import ControllerChannel
 from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
-from ottla.server.dispatch import HANDLERS
+from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
     api_versions,
@@ -35,6 +36,7 @@ from ottla.server.handlers import (
     commits,
     credentials,
     elections,
+    envelope,
     features,
     fetch,
     finding,
@@ -79,7 +81,7 @@ LATE_MS = 5 * 60 * 1000
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
-    *(elections, features, membership, reassignments),
+    *(elections, envelope, features, membership, reassignments),
     *(finding, groups, commits, group_admin),
     *(transactions, markers),
 )
@@ -92,7 +94,8 @@ class Node:
         self.config = config
         self.world = world
         self.loop = asyncio.get_running_loop()
-        self.measures = NodeMetrics({key: handler.name for key, handler in HANDLERS.items()}, version=__version__)
+        served = {**ON_CONTROLLER, **HANDLERS}
+        self.measures = NodeMetrics({key: handler.name for key, handler in served.items()}, version=__version__)
         self.features = SERVED
         self.tick = Tick(self.loop, self.fail)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
@@ -119,6 +122,7 @@ class Node:
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.controller = Controller(config, world, self.quorum)
         self.peers = Peers(config, world, self.quorum)
+        self.channel = ControllerChannel(self)
         self.watch = Watch(self)
         self.membership = Membership(config, world, self.directories, self.controller)
         self.groups = group_coordinators(self)

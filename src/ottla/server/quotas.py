@@ -200,7 +200,7 @@ class Quotas:
         """The measure of this quota that the client of a request falls under."""
         if key not in self._limits:
             return None
-        client = (key, ctx.connection.principal.partition(":")[2], ctx.client_id or "")
+        client = (key, ctx.principal.partition(":")[2], ctx.client_id or "")
         if client not in self._found:
             if len(self._found) >= METERS_MAX:
                 self._found.clear()

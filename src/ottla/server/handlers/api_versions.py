@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ottla.server.context import Context
-from ottla.server.dispatch import HANDLERS, serves
+from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, serves
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
@@ -44,11 +44,10 @@ async def api_versions(request: ApiVersionsRequest, ctx: Context) -> ApiVersions
 
 def ranges(ctx: Context) -> list[ApiVersionsResponse.ApiVersion]:
     """What the listener serves that the request came in on."""
-    config = ctx.node.config
+    config, handlers = ctx.node.config, ON_CONTROLLER if ctx.is_to_controller else HANDLERS
     return [
         ApiVersionsResponse.ApiVersion(
             api_key=key, min_version=handler.advertised_low, max_version=handler.newest(config)
         )
-        for key, handler in sorted(HANDLERS.items())
-        if ctx.is_served_here(key)
+        for key, handler in sorted(handlers.items())
     ]

@@ -34,7 +34,7 @@ def _told(described: Described) -> Told:
     )
 
 
-@serves(AlterUserScramCredentialsRequest, versions="0-0")
+@serves(AlterUserScramCredentialsRequest, versions="0-0", forwarded=True)
 async def alter(request: AlterUserScramCredentialsRequest, ctx: Context) -> AlterUserScramCredentialsResponse:
     deletions = [Deletion(each.name, each.mechanism) for each in request.deletions]
     upsertions = [

@@ -18,7 +18,7 @@ from ottla.wire.messages.placement import ElectLeadersRequest, ElectLeadersRespo
 Told = ElectLeadersResponse.Topic
 
 
-@serves(ElectLeadersRequest, versions="0-2")
+@serves(ElectLeadersRequest, versions="0-2", forwarded=True)
 async def elect_leaders(request: ElectLeadersRequest, ctx: Context) -> ElectLeadersResponse:
     wanted = request.topic_partitions
     asked = None if wanted is None else [(topic.topic, topic.partitions) for topic in wanted]

@@ -14,7 +14,7 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
-@serves(UpdateFeaturesRequest, versions="0-2")
+@serves(UpdateFeaturesRequest, versions="0-2", forwarded=True)
 async def update_features(request: UpdateFeaturesRequest, ctx: Context) -> UpdateFeaturesResponse:
     updates = {asked.feature: _update(asked, ctx.version) for asked in request.feature_updates}
     active, me, only_try = ctx.node.controller, ctx.node.config.node_id, request.validate_only

@@ -31,7 +31,7 @@ Described = DescribeQuorumResponse.Topic
 NOT_HERE = "This server does not host this topic-partition."
 
 
-@serves(DescribeQuorumRequest, versions="0-2")
+@serves(DescribeQuorumRequest, versions="0-2", forwarded=True)
 async def describe_quorum(request: DescribeQuorumRequest, ctx: Context) -> DescribeQuorumResponse:
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
     if asked == [(METADATA_TOPIC, [0])]:
@@ -89,7 +89,7 @@ def _nodes(ctx: Context) -> list[DescribeQuorumResponse.Node]:
     ]
 
 
-@serves(AddRaftVoterRequest, versions="0-1")
+@serves(AddRaftVoterRequest, versions="0-1", forwarded=True)
 async def add_raft_voter(request: AddRaftVoterRequest, ctx: Context) -> AddRaftVoterResponse:
     _check_cluster(request.cluster_id, ctx)
     _check_voter(request.voter_id, request.voter_directory_id, "Add")
@@ -105,7 +105,7 @@ async def add_raft_voter(request: AddRaftVoterRequest, ctx: Context) -> AddRaftV
     raise KafkaError(Error.UNSUPPORTED_VERSION, "This release runs a quorum of one controller.")
 
 
-@serves(RemoveRaftVoterRequest, versions="0-0")
+@serves(RemoveRaftVoterRequest, versions="0-0", forwarded=True)
 async def remove_raft_voter(request: RemoveRaftVoterRequest, ctx: Context) -> RemoveRaftVoterResponse:
     _check_cluster(request.cluster_id, ctx)
     _check_voter(request.voter_id, request.voter_directory_id, "Remove")
@@ -133,7 +133,7 @@ def _voters(ctx: Context) -> str:
     return f"[{', '.join(_key(voter.id, voter.directory) for voter in ctx.node.quorum.voters.voters)}]"
 
 
-@serves(UnregisterBrokerRequest, versions="0-0")
+@serves(UnregisterBrokerRequest, versions="0-0", forwarded=True)
 async def unregister_broker(request: UnregisterBrokerRequest, ctx: Context) -> UnregisterBrokerResponse:
     active = ctx.node.controller
     await active.propose(lambda image: controller.unregister(image, request.broker_id, active.rules))

@@ -42,7 +42,7 @@ def _told(entity: QuotaEntity, limits: Mapping[str, float]) -> Told:
     )
 
 
-@serves(AlterClientQuotasRequest, versions="0-1")
+@serves(AlterClientQuotasRequest, versions="0-1", forwarded=True)
 async def alter(request: AlterClientQuotasRequest, ctx: Context) -> AlterClientQuotasResponse:
     wanted = [_alteration(entry) for entry in request.entries]
     validate_only = request.validate_only

@@ -23,7 +23,7 @@ Told = AlterPartitionReassignmentsResponse.Topic
 Listed = ListPartitionReassignmentsResponse.Topic
 
 
-@serves(AlterPartitionReassignmentsRequest, versions="0-1")
+@serves(AlterPartitionReassignmentsRequest, versions="0-1", forwarded=True)
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, ctx: Context
 ) -> AlterPartitionReassignmentsResponse:
@@ -58,7 +58,7 @@ def _outcome(index: int, error: KafkaError | None) -> Told.Partition:
     return Told.Partition(partition_index=index, error_code=error.code, error_message=said(error))
 
 
-@serves(ListPartitionReassignmentsRequest, versions="0-0")
+@serves(ListPartitionReassignmentsRequest, versions="0-0", forwarded=True)
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, ctx: Context
 ) -> ListPartitionReassignmentsResponse:

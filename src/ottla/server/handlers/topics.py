@@ -47,7 +47,7 @@ def said(error: KafkaError) -> str | None:
 # --- CreateTopics
 
 
-@serves(CreateTopicsRequest, versions="2-7")
+@serves(CreateTopicsRequest, versions="2-7", forwarded=True)
 async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTopicsResponse:
     mutations = Mutations(ctx, strict_since=6)
     counts = Counter(topic.name for topic in request.topics)
@@ -123,7 +123,7 @@ def _not_created(name: str, error: KafkaError) -> CreateTopicsResponse.Topic:
 Refused = tuple[str | None, bytes, KafkaError]
 
 
-@serves(DeleteTopicsRequest, versions="1-6")
+@serves(DeleteTopicsRequest, versions="1-6", forwarded=True)
 async def delete_topics(request: DeleteTopicsRequest, ctx: Context) -> DeleteTopicsResponse:
     mutations = Mutations(ctx, strict_since=5)
     asked: list[tuple[str | None, bytes]] = [(topic.name, topic.topic_id) for topic in request.topics]
@@ -218,7 +218,7 @@ def _not_deleted(refused: Refused) -> DeleteTopicsResponse.Topic:
 # --- CreatePartitions
 
 
-@serves(CreatePartitionsRequest, versions="0-3")
+@serves(CreatePartitionsRequest, versions="0-3", forwarded=True)
 async def create_partitions(request: CreatePartitionsRequest, ctx: Context) -> CreatePartitionsResponse:
     mutations = Mutations(ctx, strict_since=3)
     counts = Counter(topic.name for topic in request.topics)
