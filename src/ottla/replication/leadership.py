@@ -131,18 +131,9 @@ class Leadership:
 
     # --- fetches of followers
 
-    def follower(self, broker_id: int, knows_epoch: bool) -> Follower:
-        """Who fetches. Somebody whom we do not know as a replica has perhaps heard of it before us, and tries again."""
-        found = self.followers.get(broker_id)
-        if found is None:
-            raise KafkaError(Error.UNKNOWN_LEADER_EPOCH if knows_epoch else Error.NOT_LEADER_OR_FOLLOWER)
-        return found
-
     def has_fetched(self, broker_id: int, offset: int, start: int, life: int) -> None:
         """A follower has everything below `offset`."""
-        follower = self.followers.get(broker_id)
-        if follower is None:
-            return
+        follower = self.followers[broker_id]
         if self._cluster.is_over(broker_id, life):
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has begun another life than {life}")
         before = follower.end

@@ -212,6 +212,11 @@ class Partition:
         if self.leader != self._node_id and not or_follower:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
 
+    def check_follower(self, broker_id: int, known_epoch: int) -> None:
+        """Refuse whom we do not know as a replica. It has perhaps heard of it before us, and tries again."""
+        if self.leadership is None or broker_id not in self.leadership.followers:
+            raise KafkaError(Error.UNKNOWN_LEADER_EPOCH if known_epoch >= 0 else Error.NOT_LEADER_OR_FOLLOWER)
+
     def move_to(self, log: Log, ballast: Ballast) -> None:
         """The log lies in another directory from now on, and has all that this one has. Whoever waits does not notice."""
         self.log.tower = None

@@ -93,6 +93,11 @@ class Replicas:
         # Of logs that are gone; a count that others watch must not fall.
         self.corrupt_batches_before = 0
 
+    @property
+    def image(self) -> Image:
+        """The picture that was last applied here."""
+        return self._image
+
     # --- finding
 
     def hosted(self, topic: str | bytes) -> Hosted | None:

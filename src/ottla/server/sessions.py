@@ -5,7 +5,8 @@ holds a partition only if it has records, an error, a diverging epoch, or a chan
 gave data move to the end of the order, so that a response limit does not starve the others.
 
 A session is named by id and epoch: the epoch counts its requests, so that a lost or repeated request is noticed. When the
-table is full, a new session replaces the one unused for longest, if that was long enough, or one with fewer partitions.
+table is full, a new session replaces the one unused for longest, if that was long enough, or one with fewer partitions. A
+follower's session comes before those of consumers.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ class Wanted:
         "last_fetched_epoch",
         "offset",
         "partition_bytes_max",
+        "start",
         "told_start",
         "told_watermark",
         "topic",
+        "watermark",
     )
 
     def __init__(self, topic: bytes | str, asked: FetchRequest.Topic.Partition) -> None:
@@ -50,6 +53,8 @@ class Wanted:
         self.partition_bytes_max = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        # Where the log of a follower begins, and the watermark it knows of.
+        self.start, self.watermark = asked.log_start_offset, asked.high_watermark
 
     def is_news(self, answer: FetchResponse.Topic.Partition, has_records: bool) -> bool:
         """Whether an incremental answer must mention this partition; remembers what is told."""
@@ -64,10 +69,13 @@ class Wanted:
 
 
 class Session:
-    __slots__ = ("created", "epoch", "id", "last_used", "partitions", "uses_ids")
+    __slots__ = ("created", "epoch", "id", "is_follower", "last_used", "partitions", "uses_ids")
 
-    def __init__(self, session_id: int, uses_ids: bool, partitions: dict[Key, Wanted], now: float) -> None:
+    def __init__(
+        self, session_id: int, uses_ids: bool, partitions: dict[Key, Wanted], now: float, is_follower: bool
+    ) -> None:
         self.id = session_id
+        self.is_follower = is_follower
         self.epoch = 1
         self.uses_ids = uses_ids
         self.partitions = partitions
@@ -157,7 +165,8 @@ class Sessions:
                 wanted[name, asked.partition] = Wanted(name, asked)
         plan = Plan(wanted, uses_ids)
         if keep:
-            plan.session = self._begin(wanted, uses_ids)
+            is_follower = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+            plan.session = self._begin(wanted, uses_ids, is_follower)
         return plan
 
     def _incremental(self, session: Session, request: FetchRequest, uses_ids: bool) -> Plan:
@@ -171,26 +180,28 @@ class Sessions:
         plan.session, plan.incremental, plan.epoch = session, True, session.epoch
         return plan
 
-    def _begin(self, wanted: dict[Key, Wanted], uses_ids: bool) -> Session | None:
+    def _begin(self, wanted: dict[Key, Wanted], uses_ids: bool, is_follower: bool) -> Session | None:
         now = self._clock()
-        if len(self._sessions) >= self._slots and not self._evict(len(wanted), now):
+        if len(self._sessions) >= self._slots and not self._evict(len(wanted), is_follower, now):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = self._sessions[session_id] = Session(session_id, uses_ids, dict(wanted), now)
+        session = self._sessions[session_id] = Session(session_id, uses_ids, dict(wanted), now, is_follower)
         return session
 
-    def _evict(self, size: int, now: float) -> bool:
-        """Make room for a session of `size` partitions, by age first, then by size."""
+    def _evict(self, size: int, for_follower: bool, now: float) -> bool:
+        """Make room for a session of `size` partitions, by age first, then by who it is for and by size."""
         if not self._sessions:
             return False
         oldest = min(self._sessions.values(), key=lambda session: session.last_used)
         if now - oldest.last_used > self._eviction_s:
             del self._sessions[oldest.id]
             return True
-        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions))
-        if len(smallest.partitions) < size and now - smallest.created > self._eviction_s:
-            del self._sessions[smallest.id]
+        least = min(self._sessions.values(), key=lambda session: (session.is_follower, len(session.partitions)))
+        is_old = now - least.created > self._eviction_s
+        is_lesser = (least.is_follower, len(least.partitions)) < (for_follower, size)
+        if is_lesser and (is_old or (for_follower and not least.is_follower)):
+            del self._sessions[least.id]
             return True
         return False

@@ -8,6 +8,11 @@ A fetch reads first. If that is less than `min_bytes` it parks: at each rise of 
 position, without reading, until there are enough, something went wrong, or the deadline; then it reads once more. A
 partition that does not exist is told at the end of the answer and does not keep the others from waiting, as in Kafka: a
 consumer of a deleted topic would otherwise ask without pause.
+
+A follower reads up to the end of the log, and says with its fetch that it has everything below (`replication/leadership`). It
+waits for the log's end, and for a moment only where the watermark is above the one it knows.
+
+A consumer may be sent to a replica in its own rack (KIP-392), and reads there up to the watermark that replica knows.
 """
 
 from __future__ import annotations
@@ -16,7 +21,9 @@ import asyncio
 from typing import Any
 
 from ottla.log.reading import Located
+from ottla.replication.closest import closest
 from ottla.replication.partition import Partition
+from ottla.rising import Rising
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
@@ -31,8 +38,14 @@ Aborted = Answer.AbortedTransaction
 
 READ_COMMITTED = 1
 ISOLATION_LEVELS = (0, READ_COMMITTED)
+FROM_FOLLOWERS_SINCE = 11
 IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
+# A follower that waits for records is told so soon that the watermark rose; most often records come before.
+WATERMARK_NEWS_S = 0.01
+UNTOLD = 2**63 - 1
+NOBODY = -1
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @serves(FetchRequest, versions="4-18", guarded=False)
@@ -42,7 +55,7 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading = Reading(plan, request, ctx)
-    charging = ctx.node.charging
+    charging = ctx.node.charging if reading.follower_id < 0 else None
     if charging is not None:
         reading.bring_at_most(charging.fetch_bytes_max(ctx))
     if request.isolation_level not in ISOLATION_LEVELS and reading.has_something_to_read():
@@ -50,6 +63,7 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     await reading.read()
     if not reading.is_enough() and request.max_wait_ms > 0:
         await Parked(reading).wait(request.max_wait_ms / 1000)
+        reading.is_again = True
         await reading.read()
     try:
         plan.check_epoch()
@@ -82,9 +96,13 @@ class Reading:
         "bytes_read",
         "comes_behind",
         "follower_id",
+        "is_again",
         "isolation",
+        "life",
+        "may_ask_followers",
         "min_bytes",
         "plan",
+        "rack",
         "replicas",
         "session_asked",
         "urgent",
@@ -98,6 +116,12 @@ class Reading:
         self.session_asked = request.session_id
         state = request.replica_state if ctx.version >= REPLICA_STATE_SINCE else request
         self.follower_id = state.replica_id
+        self.life = request.replica_state.replica_epoch
+        self.is_again = False
+        self.may_ask_followers = self.follower_id < 0 and ctx.version >= FROM_FOLLOWERS_SINCE
+        self.rack = ""
+        if request.rack_id and self.may_ask_followers and ctx.node.config["replica.selector.class"] == RACK_AWARE:
+            self.rack = request.rack_id
         self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
         self.min_bytes = min(request.min_bytes, self.bytes_max)
         self.answers: dict[Key, Answer] = {}
@@ -137,9 +161,14 @@ class Reading:
 
     def _read_now(self, partition: Partition, wanted: Wanted) -> Answer | None:
         """The answer for one partition, or None where the disk has to be waited for."""
-        partition.open_to(wanted.current_leader_epoch, self.comes_behind)
+        partition.open_to(wanted.current_leader_epoch, self.comes_behind, self.may_ask_followers)
         if self.follower_id >= 0:
-            raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)  # no partition has a copy on another broker yet
+            partition.check_follower(self.follower_id, wanted.current_leader_epoch)
+        elif self.rack and (preferred := self._preferred(partition, wanted)) >= 0:
+            self.urgent = True
+            answer = self._answer(partition, wanted.index, b"", None)
+            answer.preferred_read_replica = preferred
+            return answer
         if wanted.last_fetched_epoch >= 0:
             diverging = self._divergence(partition, wanted)
             if diverging is not None:
@@ -149,13 +178,24 @@ class Reading:
                 return answer
         log, first = partition.log, not self.bytes_read
         limit = self._limit(wanted)
-        located = log.locate(wanted.offset, limit, partition.bound(self.isolation), first, False)
+        located = log.locate(wanted.offset, limit, self.bound(partition), first, False)
+        if self.follower_id >= 0 and not self.is_again and partition.leadership is not None:
+            partition.leadership.has_fetched(self.follower_id, wanted.offset, wanted.start, self.life)
         return self._found(partition, wanted, located) if located.verified else None
 
     async def _read_later(self, partition: Partition, wanted: Wanted) -> Answer:
-        limit, bound = self._limit(wanted), partition.bound(self.isolation)
+        limit, bound = self._limit(wanted), self.bound(partition)
         located = await partition.log.read(wanted.offset, limit, bound, not self.bytes_read)
         return self._found(partition, wanted, located)
+
+    def bound(self, partition: Partition) -> int:
+        """The offset that this reader may not reach."""
+        return partition.log.end_offset if self.follower_id >= 0 else partition.bound(self.isolation)
+
+    def _preferred(self, partition: Partition, wanted: Wanted) -> int:
+        """The follower that this consumer had better ask."""
+        leadership, image = partition.leadership, self.replicas.image
+        return NOBODY if leadership is None else closest(leadership, image, wanted.offset, self.rack)
 
     def _limit(self, wanted: Wanted) -> int:
         limit, left = wanted.partition_bytes_max, self.bytes_max - self.bytes_read
@@ -164,7 +204,9 @@ class Reading:
         return limit if limit > 0 else 0
 
     def _found(self, partition: Partition, wanted: Wanted, located: Located) -> Answer:
-        aborted = self._aborted(partition, wanted, located) if self.isolation == READ_COMMITTED else None
+        aborted = None
+        if self.isolation == READ_COMMITTED and self.follower_id < 0:
+            aborted = self._aborted(partition, wanted, located)
         self.bytes_read += located.size
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
@@ -211,7 +253,8 @@ class Reading:
         for key, answer in self.answers.items():
             records = answer.records
             size = len(records) if type(records) is bytes else records.size
-            self._count(key, answer, size)
+            if self.follower_id < 0:
+                self._count(key, answer, size)
             if session is not None:
                 if not plan.session_mentions(key, answer, size > 0):
                     continue
@@ -259,10 +302,11 @@ def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> An
 class Parked:
     """A fetch that found too little and waits for more."""
 
-    __slots__ = ("_reading", "_woken")
+    __slots__ = ("_news", "_reading", "_woken")
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
+        self._news: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, seconds: float) -> None:
@@ -274,6 +318,8 @@ class Parked:
             await self._woken
         finally:
             timer.cancel()
+            if self._news is not None:
+                self._news.cancel()
             for watch in watches:
                 watch.end()
 
@@ -291,6 +337,11 @@ class Parked:
         if not self._woken.done():
             self._woken.set_result(None)
 
+    def wake_soon(self) -> None:
+        """There is something to tell for which nobody waits."""
+        if self._news is None:
+            self._news = asyncio.get_running_loop().call_later(WATERMARK_NEWS_S, self.wake)
+
     def gained(self, count: int) -> None:
         self._reading.bytes_read += count
         if self._reading.bytes_read >= self._reading.min_bytes:
@@ -300,11 +351,18 @@ class Parked:
 class Watch:
     """Counts what one partition gains while its fetch is parked."""
 
-    __slots__ = ("_mark", "_parked", "_partition", "_wanted", "counted")
+    __slots__ = ("_mark", "_parked", "_partition", "_wanted", "_watermark", "counted")
 
     def __init__(self, parked: Parked, partition: Partition, wanted: Wanted) -> None:
         self._parked, self._partition, self._wanted = parked, partition, wanted
         self._mark = partition.high_watermark
+        self._watermark: Rising | None = None
+        if parked._reading.follower_id >= 0 and partition.leadership is not None:
+            self._mark = partition.leadership.end
+            if wanted.watermark != UNTOLD:
+                self._watermark = partition.high_watermark
+                self._watermark.watch(self.look_at_watermark)
+                self.look_at_watermark()
         self.counted = self._available()
         self._mark.watch(self.look)
 
@@ -316,11 +374,17 @@ class Watch:
         gain, self.counted = available - self.counted, available
         self._parked.gained(gain)
 
+    def look_at_watermark(self) -> None:
+        """A follower takes as much of a watermark as it has records."""
+        known = self._wanted.watermark
+        if min(self._partition.high_watermark.value, self._wanted.offset) > known:
+            self._parked.wake_soon()
+
     def end(self) -> None:
         self._mark.unwatch(self.look)
+        if self._watermark is not None:
+            self._watermark.unwatch(self.look_at_watermark)
 
     def _available(self) -> int:
-        partition = self._partition
-        bound = partition.bound(self._parked._reading.isolation)
-        available = partition.log.bytes_from(self._wanted.offset, bound)
+        available = self._partition.log.bytes_from(self._wanted.offset, self._parked._reading.bound(self._partition))
         return min(available, self._wanted.partition_bytes_max)
