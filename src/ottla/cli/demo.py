@@ -29,7 +29,7 @@ Any Kafka client works as well, for example: kcat -b {address} -t {topic} -C -o 
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    serve.arguments(parser)
+    serve.node_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
