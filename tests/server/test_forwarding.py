@@ -1,0 +1,256 @@
+"""Requests that only the active controller can grant, asked of a node that is not it.
+
+Two nodes run in the test's process. The second one has been deposed: it knows of a leader of the metadata, and that is the
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from desk import on_loop
+from ottla.client.connection import Lost
+from ottla.raft.quorum import Address, Voter, VoterSet
+from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
+from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
+from ottla.server.handlers.envelope import FORWARDABLE
+from ottla.server.node import Node
+from ottla.wire.codec import decode
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.frames import read_response_header
+from ottla.wire.messages.brokers import EnvelopeRequest, EnvelopeResponse
+from ottla.wire.messages.cluster import ApiVersionsRequest
+from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.placement import ElectLeadersRequest
+from ottla.wire.messages.quotas import AlterClientQuotasRequest
+from ottla.wire.messages.settings import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from ottla.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
+from served import Client, Served, frame, serving, until
+
+SEVENTH = 7
+
+
+class Pair(NamedTuple):
+    leader: Served
+    other: Served
+
+
+@asynccontextmanager
+async def pair(path: Path) -> AsyncIterator[Pair]:
+    async with serving(path / "leader") as leader, serving(path / "other") as other:
+        follow(other.node, leader.node, SEVENTH)
+        yield Pair(leader, other)
+        other.node.quorum.leader_id = other.node.config.node_id
+
+
+def follow(node: Node, leader: Node, leader_id: int) -> None:
+    """What the driver of the quorum does when somebody else has won."""
+    (listener,) = [each for each in leader.listeners if each.is_controller]
+    address = Address("CONTROLLER", "127.0.0.1", listener.port)
+    node.quorum.voters = VoterSet((*node.quorum.voters.voters, Voter(leader_id, addresses=(address,))))
+    node.quorum.leader_id = leader_id
+
+
+def creating(name: str, timeout_ms: int = 20_000) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.Topic(name=name, num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+async def to_controller(node: Node) -> Client:
+    (listener,) = [each for each in node.listeners if each.is_controller]
+    return Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+
+
+def test_what_is_passed_on_is_what_kafka_passes_on() -> None:
+    """Changes of settings partly concern the node that gets them: their handlers pass on the rest."""
+    themselves = {AlterConfigsRequest.key, IncrementalAlterConfigsRequest.key}
+    forwarded = {key for key, handler in HANDLERS.items() if handler.forwarded}
+    assert forwarded | themselves == FORWARDABLE & HANDLERS.keys()
+    assert forwarded <= ON_CONTROLLER.keys()
+
+
+@on_loop
+async def test_the_controller_grants_what_another_node_was_asked(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, other):
+        client = await other.connect()
+        for version in (2, 7):
+            made = await client.call(creating(f"t{version}"), version)
+            assert [topic.error_code for topic in made.topics] == [0]
+            assert leader.partition(f"t{version}").log.end_offset == 0
+        again = await client.call(creating("t7"), 7)
+        assert [topic.error_code for topic in again.topics] == [Error.TOPIC_ALREADY_EXISTS.code]
+        gone = await client.call(DeleteTopicsRequest(topic_names=["t2"], timeout_ms=20_000), 4)
+        assert [topic.error_code for topic in gone.responses] == [0]
+        elected = await client.call(ElectLeadersRequest(timeout_ms=20_000, topic_partitions=None), 2)
+        assert elected.error_code == 0
+        assert other.node.quorum.image.topic("t7") is None
+
+
+@on_loop
+async def test_the_active_controller_passes_nothing_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await served.connect()
+        assert [topic.error_code for topic in (await client.call(creating("t"), 7)).topics] == [0]
+        assert not served.node.peers._lines
+        assert "Envelope" not in _asked(served)
+
+
+def _asked(served: Served) -> list[str]:
+    measures = served.node.measures.api
+    return [ON_CONTROLLER[key].name for key in ON_CONTROLLER if sum(measures[key].counts)]
+
+
+@on_loop
+async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
+    """The quota on changes of topics is that of the client, not of the node that passed them on."""
+    async with pair(tmp_path) as (leader, other):
+        client = await leader.connect()
+        entity = AlterClientQuotasRequest.Entry.Entity(entity_type="client-id", entity_name="test")
+        rate = AlterClientQuotasRequest.Entry.Op(key="controller_mutation_rate", value=0.001)
+        await client.call(
+            AlterClientQuotasRequest(entries=[AlterClientQuotasRequest.Entry(entity=[entity], ops=[rate])]), 1
+        )
+        asked = await other.connect()
+        codes = [(await asked.call(creating(f"t{n}"), 7)).topics[0].error_code for n in range(3)]
+        assert Error.THROTTLING_QUOTA_EXCEEDED.code in codes
+
+
+@on_loop
+async def test_on_its_own_listener_a_controller_that_is_not_active_says_so(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, other):
+        client = await to_controller(other.node)
+        made = await client.call(creating("t"), 7)
+        assert [topic.error_code for topic in made.topics] == [Error.NOT_CONTROLLER.code]
+        wrapped = await client.call(enclosed(frame(creating("t"), 7)[4:], "User:a", "10.0.0.1"), 0)
+        assert (wrapped.error_code, wrapped.response_data) == (Error.NOT_CONTROLLER.code, None)
+        client.close()
+
+
+@on_loop
+async def test_a_request_waits_for_the_next_controller(tmp_path: Path) -> None:
+    """Nobody knows of a leader, then one is named that is dead, then one that lives."""
+    async with pair(tmp_path) as (leader, other):
+        quorum = other.node.quorum
+        quorum.leader_id = -1
+        client = await other.connect()
+        asked = asyncio.ensure_future(client.call(creating("t"), 7))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            dead = probe.getsockname()[1]
+        quorum.voters = VoterSet(
+            (*quorum.voters.voters, Voter(8, addresses=(Address("CONTROLLER", "127.0.0.1", dead),)))
+        )
+        quorum.leader_id = 8
+        await until(lambda: other.node.peers.to_controller("Envelope", 8).is_refused)
+        quorum.leader_id = SEVENTH
+        assert [topic.error_code for topic in (await asked).topics] == [0]
+        assert leader.partition("t").log.end_offset == 0
+
+
+@on_loop
+async def test_a_controller_that_stands_still_is_not_waited_for_when_there_is_another(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, other):
+        quorum, taken = other.node.quorum, []
+        silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+        address = Address("CONTROLLER", "127.0.0.1", silent.sockets[0].getsockname()[1])
+        quorum.voters = VoterSet((*quorum.voters.voters, Voter(8, addresses=(address,))))
+        quorum.leader_id = 8
+        client = await other.connect()
+        asked = asyncio.ensure_future(client.call(creating("t"), 7))
+        await until(lambda: taken)
+        quorum.leader_id = SEVENTH
+        assert [topic.error_code for topic in (await asked).topics] == [0]
+        silent.close()
+        for writer in taken:
+            writer.transport.abort()
+
+
+@on_loop
+async def test_the_node_itself_may_become_the_controller_meanwhile(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, other):
+        quorum = other.node.quorum
+        quorum.leader_id = -1
+        client = await other.connect()
+        asked = asyncio.ensure_future(client.call(creating("t"), 7))
+        await until(lambda: any(each.exchanges for each in other.node.listeners[0].connections))
+        quorum.leader_id = other.node.config.node_id
+        assert [topic.error_code for topic in (await asked).topics] == [0]
+        assert other.partition("t").log.end_offset == 0
+
+
+@on_loop
+async def test_without_a_controller_the_time_runs_out(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, other):
+        other.node.quorum.leader_id = -1
+        client = await other.connect()
+        made = await client.call(creating("t", timeout_ms=1), 7)
+        assert [topic.error_code for topic in made.topics] == [Error.REQUEST_TIMED_OUT.code]
+        with pytest.raises(Lost, match="no controller"):
+            await other.node.channel.ask(creating("t"), 0.1)
+
+
+def test_how_long_a_request_is_kept() -> None:
+    assert patience_s(creating("t", 5_000)) == 6
+    assert (
+        patience_s(creating("t", 0)) == patience_s(creating("t", 10**9)) == patience_s(MetadataRequest()) == FORWARD_S
+    )
+
+
+# --- envelopes
+
+
+def open_envelope(answer: EnvelopeResponse, cls: Any, version: int) -> Any:
+    assert answer.error_code == 0 and answer.response_data is not None
+    correlation_id, position = read_response_header(answer.response_data, cls, version)
+    return correlation_id, decode(cls, answer.response_data, version, position)
+
+
+@on_loop
+async def test_envelopes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await to_controller(served.node)
+        answer = await client.call(enclosed(frame(creating("t"), 7, 4711)[4:], "User:alice", "::1"), 0)
+        correlation_id, made = open_envelope(answer, CreateTopicsResponse, 7)
+        assert (correlation_id, made.topics[0].error_code) == (4711, 0)
+        good = enclosed(frame(creating("u"), 7)[4:], "User:alice", "10.0.0.1")
+        refused = {
+            Error.PRINCIPAL_DESERIALIZATION_FAILURE: [
+                {"request_principal": None},
+                {"request_principal": b""},
+                {"request_principal": b"\0\7" + principal_bytes("User:a")[2:]},
+            ],
+            Error.INVALID_REQUEST: [
+                {"client_host_address": b"123"},
+                {"request_data": frame(MetadataRequest(), 12)[4:]},
+                {"request_data": frame(ApiVersionsRequest(), 0)[4:]},
+                {"request_data": frame(good, 0)[4:]},
+            ],
+            Error.UNSUPPORTED_VERSION: [
+                {"request_data": b"\0"},
+                {"request_data": frame(creating("u"), 7)[4:12]},
+                {"request_data": b"\0\x13\0\x63" + good.request_data[4:]},
+                {"request_data": b"\x7f\x13" + good.request_data[2:]},
+            ],
+        }
+        for error, changes in refused.items():
+            for change in changes:
+                fields = {field.name: getattr(good, field.name) for field in EnvelopeRequest.fields}
+                answer = await client.call(EnvelopeRequest(**{**fields, **change}), 0)
+                assert (answer.error_code, answer.response_data) == (error.code, None), change
+        client.close()
+
+
+def test_principals_and_addresses_as_kafka_writes_them() -> None:
+    """Bytes of DefaultKafkaPrincipalBuilder.serialize in Kafka 4.3.1."""
+    assert principal_bytes("User:alice") == bytes.fromhex("0000055573657206616c6963650000")
+    assert principal_of(principal_bytes("User:a:b")) == "User:a:b"
+    with pytest.raises(KafkaError):
+        principal_of(None)
+    assert (address_bytes("10.1.2.3"), address_bytes("::1")) == (bytes([10, 1, 2, 3]), bytes(15) + b"\1")
+    assert address_bytes("fe80::1%eth0")[:2] == b"\xfe\x80" and address_bytes("a-name") == bytes(4)
