@@ -43,6 +43,8 @@ def words() -> list[Word]:
 def _word(name: str, what: str, parser: argparse.ArgumentParser) -> Word:
     options, actions = [], []
     for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
         options += [option for option in action.option_strings if option.startswith("--")]
         if isinstance(action, argparse._SubParsersAction):
             helps = {each.dest: each.help or "" for each in action._choices_actions}
