@@ -7,14 +7,16 @@ import functools
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
+from ottla.server.channel import ControllerChannel
 from ottla.server.controller import Controller
 from ottla.server.membership import Membership
+from ottla.server.peers import Peers
 from ottla.server.quorum import Quorum
+from ottla.server.watch import Watch
 from ottla.world import RealDisk, World
 
 
@@ -29,14 +31,24 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class Governed:
-    """The metadata of a node without the rest of it: quorum, controller, and the broker that belongs to it."""
+    """A node that has only its metadata: quorum, controller, and the broker that belongs to it."""
 
     def __init__(
         self, config: BrokerConfig, world: World, directories: Directories, fatal: Callable[[BaseException], None]
     ) -> None:
+        self.config, self.world, self.directories, self.fail = config, world, directories, fatal
+        self.loop = asyncio.get_running_loop()
+        self.charging = None
         self.quorum = Quorum(config, world, directories, fatal)
         self.controller = Controller(config, world, self.quorum)
-        self.membership = Membership(config, world, directories, self.controller)
+        self.peers = Peers(config, world, self.quorum)
+        as_node: Any = self
+        self.watch = Watch(as_node)
+        self.channel = ControllerChannel(as_node)
+        self.membership = Membership(as_node)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self.loop.create_task(work)
 
     async def start(self, ports: Mapping[str, int]) -> None:
         await self.quorum.start(ports)
@@ -65,9 +77,7 @@ class Desk:
         self.quorum, self.controller = self.governed.quorum, self.governed.controller
 
     def ctx(self, version: int = 0, listener: str = "PLAINTEXT") -> Any:
-        parts = {"config": self.config, "world": self.world, "charging": None, **vars(self.governed)}
-        node = SimpleNamespace(**parts)
-        return Seen(node, version, listener)
+        return Seen(self.governed, version, listener)
 
     async def __aenter__(self) -> Desk:
         self.directories.open()

@@ -25,9 +25,9 @@ LATEST, EARLIEST = -1, -2
 class Started:
     """The metadata of a node on a simulated disk, and every picture it showed."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, seed: int = 7) -> None:
         config = BrokerConfig({**single_node_defaults(), "log.dirs": "/data"})
-        world = World(disk=disk, random=random.Random(7))
+        world = World(disk=disk, random=random.Random(seed))
         self.directories = Directories(disk, config.log_dirs, 1, world.now_ms, world.random)
         self.governed = Governed(config, world, self.directories, lambda error: None)
         self.quorum = self.governed.quorum
@@ -66,8 +66,8 @@ async def test_a_broker_is_off_the_fence_only_with_its_registration_behind_it() 
     """TRAP-37: no picture shows the one without the other, on the first start and on one that follows a crash. TRAP-38: the
     second process does not wait for a session of the first to run out; it holds the lock, so the first is gone."""
     disk, epochs = SimDisk(), []
-    for _ in range(2):
-        node = Started(disk)
+    for process in range(2):
+        node = Started(disk, process)
         await node.start()
         for picture in node.pictures:
             broker = picture.brokers[1]

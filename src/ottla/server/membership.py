@@ -1,7 +1,15 @@
-"""How the broker of this node belongs to the cluster: it registers, is let in, and says goodbye.
+"""How the broker of this node belongs to the cluster: it registers, is let in, tells that it lives, and says goodbye.
 
-A broker that was still unfenced in the log was killed: this process holds the lock on its directory, so nobody has to
-wait until its session runs out.
+    join     register, and wait until this node has read its own registration
+    serve    ask to be let in: all logs are open and the listeners accept
+    leave    ask to be let go: leaderships move away first (controlled shutdown)
+
+In between a heartbeat goes to the active controller every `broker.heartbeat.interval.ms`, and at once when there is
+something new to say. It always travels on the same connection: the controller sees at once when that is reset, and need
+not wait for a session to run out when nobody listens any more where the broker was.
+
+A node that is its own quorum needs none of that: it decides all of it in one go. A broker that was still unfenced in its
+log was killed, and this process holds the lock on its directory, so nobody has to wait until a session runs out.
 """
 
 from __future__ import annotations
@@ -9,89 +17,274 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ottla.config import BrokerConfig
-from ottla.log.directories import Directories
+from ottla.client.connection import check
 from ottla.metadata import controller
-from ottla.metadata.controller import Block, Decision, Registration
-from ottla.metadata.image import Image
+from ottla.metadata.controller import Registration
+from ottla.metadata.features import SERVED
+from ottla.metadata.image import Endpoint
 from ottla.replication.replicas import Places
-from ottla.server.controller import Controller
 from ottla.server.quorum import endpoint
-from ottla.wire.errors import KafkaError
-from ottla.world import World
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.brokers import (
+    AllocateProducerIdsRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+
+if TYPE_CHECKING:
+    from ottla.server.node import Node
 
 log = logging.getLogger("ottla.membership")
 
+# A broker that waits to be let in or let go asks this often.
+IMPATIENT_S = 0.05
+PAUSE_S = 0.1
+ASKING_S = 30.0
+FAREWELLS_MAX = 2
+
 
 class Membership:
-    def __init__(self, config: BrokerConfig, world: World, directories: Directories, decider: Controller) -> None:
+    def __init__(self, node: Node) -> None:
         self.broker_epoch = -1
-        self._config = config
-        self._world = world
-        self._directories = directories
-        self._controller = decider
-        self._block: Block | None = None
+        self._node = node
+        self._config = node.config
+        self._incarnation = node.world.random.randbytes(16)
+        self._wants_to_serve = self._wants_to_go = False
+        self._answer = BrokerHeartbeatResponse()
+        self._unheard = 0
+        self._heard = asyncio.Event()
+        self._news = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._enrolling: asyncio.Task[None] | None = None
         self._ids = range(0)
-        self._refill: asyncio.Future[Block] | None = None
+        self._refill: asyncio.Task[None] | None = None
+
+    # --- coming
 
     async def join(self, ports: Mapping[str, int]) -> None:
-        """Register controller and broker of this process, and take the broker off the fence."""
-        me, rules, clean_epoch = self._config.node_id, self._controller.rules, self._directories.clean_epoch
-        incarnation = self._world.random.randbytes(16)
-        controllers = [endpoint(e, ports.get(e.name, e.port)) for e in self._config.controller_endpoints]
-        submit = self._controller.submit
-        submit(lambda image: controller.register_controller(image, me, incarnation, controllers))
-        if me in self._controller.written.brokers:
-            submit(lambda image: controller.fence(image, me, rules))
+        """Make this process known. Where it takes others to decide, return when this node has read that it is."""
+        config = self._config
+        controllers = [endpoint(e, ports.get(e.name, e.port)) for e in config.controller_endpoints]
+        doors = [endpoint(e, e.port or ports.get(e.name, 0)) for e in config.advertised]
+        if self._node.quorum.is_alone:
+            self._join_at_once(controllers, doors)
+            return
+        if "controller" in config["process.roles"]:
+            self._enrolling = self._node.spawn(self._enrol(controllers))
+        if "broker" in config["process.roles"]:
+            await self._register(doors)
+            self._beating = self._node.spawn(self._beat())
+            await self._node.quorum.committed_end.reaches(self.broker_epoch + 1)
+
+    def _join_at_once(self, controllers: list[Endpoint], doors: list[Endpoint]) -> None:
+        me, active, directories = self._config.node_id, self._node.controller, self._node.directories
+        rules, clean_epoch = active.rules, directories.clean_epoch
+        active.submit(lambda image: controller.register_controller(image, me, self._incarnation, controllers))
+        if "broker" not in self._config["process.roles"]:
+            return
+        if me in active.written.brokers:
+            active.submit(lambda image: controller.fence(image, me, rules))
         who = Registration(
             id=me,
-            incarnation=incarnation,
-            endpoints=[endpoint(e, e.port or ports.get(e.name, 0)) for e in self._config.advertised],
-            directories=self._directories.ids,
+            incarnation=self._incarnation,
+            endpoints=doors,
+            directories=directories.ids,
             rack=self._config["broker.rack"],
             previous_epoch=-1 if clean_epoch is None else clean_epoch,
         )
-        submit(lambda image: controller.register_broker(image, who, rules))
-        self.broker_epoch = self._controller.written.brokers[me].epoch
-        submit(lambda image: controller.unfence(image, me, rules))
+        active.submit(lambda image: controller.register_broker(image, who, rules))
+        self.broker_epoch = active.written.brokers[me].epoch
+        active.submit(lambda image: controller.unfence(image, me, rules))
+
+    async def _register(self, doors: list[Endpoint]) -> None:
+        node, clean_epoch = self._node, self._node.directories.clean_epoch
+        request = BrokerRegistrationRequest(
+            broker_id=self._config.node_id,
+            cluster_id=node.directories.cluster_id,
+            incarnation_id=self._incarnation,
+            listeners=_listeners(doors),
+            features=_features(),
+            rack=self._config["broker.rack"],
+            log_dirs=list(node.directories.ids),
+            previous_broker_epoch=-1 if clean_epoch is None else clean_epoch,
+        )
+        deadline = node.loop.time() + self._config["initial.broker.registration.timeout.ms"] / 1000
+        while self.broker_epoch < 0:
+            left_s = deadline - node.loop.time()
+            answer = await node.channel.ask(request, timeout_s=max(left_s, 1))
+            if answer.error_code == Error.DUPLICATE_BROKER_REGISTRATION.code and left_s > 0:
+                # The session of the process before this one has not run out yet.
+                await asyncio.sleep(PAUSE_S)
+                continue
+            check(answer.error_code)
+            self.broker_epoch = answer.broker_epoch
+        log.info("broker %d is registered with epoch %d", self._config.node_id, self.broker_epoch)
+
+    async def _enrol(self, controllers: list[Endpoint]) -> None:
+        """A controller says where it listens, until that stands in the metadata."""
+        me, node = self._config.node_id, self._node
+        request = ControllerRegistrationRequest(
+            controller_id=me,
+            incarnation_id=self._incarnation,
+            listeners=_listeners(controllers),
+            features=_features(),
+        )
+        while True:
+            known = node.quorum.image.controllers.get(me)
+            if known is not None and known.incarnation == self._incarnation:
+                return
+            try:
+                check((await node.channel.ask(request, timeout_s=5)).error_code)
+            except (OSError, KafkaError) as error:
+                log.debug("this controller could not register yet: %s", error)
+            await asyncio.sleep(PAUSE_S)
 
     async def serve(self) -> None:
-        """Everything is open: we were let in already."""
+        """Everything is open: ask to be let in, and return when we are."""
+        if self._beating is not None:
+            self._wants_to_serve = True
+            self._news.set()
+            while self._answer.is_fenced:
+                await self._next_answer()
+
+    # --- staying
+
+    async def _beat(self) -> None:
+        """Tell the controller that we live, in the rhythm of the settings, or faster while we want something of it."""
+        interval_s = self._config["broker.heartbeat.interval.ms"] / 1000
+        while True:
+            try:
+                await self._say_we_live(interval_s)
+            except (OSError, KafkaError) as error:
+                log.debug("the controller does not hear us: %s", error)
+                self._unheard += 1
+                self._heard.set()
+                await asyncio.sleep(PAUSE_S)
+                continue
+            patience_s = IMPATIENT_S if self._is_waiting() else interval_s
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def _say_we_live(self, interval_s: float) -> None:
+        self._news.clear()
+        request = BrokerHeartbeatRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._node.quorum.image.offset,
+            want_fence=not self._wants_to_serve,
+            want_shut_down=self._wants_to_go,
+        )
+        answer = await self._node.channel.ask(request, timeout_s=interval_s)
+        if answer.error_code == Error.STALE_BROKER_EPOCH.code:
+            self._node.fail(KafkaError(Error.STALE_BROKER_EPOCH, "another process registered as this broker"))
+        check(answer.error_code)
+        self._answer, self._unheard = answer, 0
+        self._heard.set()
+
+    def _is_waiting(self) -> bool:
+        if self._wants_to_go:
+            return not self._answer.should_shut_down
+        return self._wants_to_serve and self._answer.is_fenced
+
+    # --- going
 
     async def leave(self) -> None:
-        """Hand leaderships back, and wait until that is committed. Who never joined has nothing to do."""
+        """Hand leaderships over, and wait until that is done. Who never joined has nothing to do."""
         if self.broker_epoch < 0:
             return
-        me, rules = self._config.node_id, self._controller.rules
-        if self._controller.is_active and me in self._controller.written.brokers:  # somebody may have unregistered it
-            self._controller.submit(lambda image: controller.begin_shutdown(image, me, rules))
-            await self._controller.propose(lambda image: controller.fence(image, me, rules))
+        if self._beating is not None:
+            await self._ask_to_go()
+        elif self._node.controller.is_active:
+            await self._go_at_once()
+
+    async def _ask_to_go(self) -> None:
+        """If there is no controller to ask, the others may be stopping as well: they find out by themselves."""
+        self._wants_to_go, self._unheard = True, 0
+        self._news.set()
+        while not self._answer.should_shut_down and self._unheard < FAREWELLS_MAX:
+            await self._next_answer()
+        if not self._answer.should_shut_down:
+            log.warning("no controller answers: this broker goes without saying goodbye")
+        for task in filter(None, (self._beating, self._enrolling)):
+            task.cancel()
+
+    async def _next_answer(self) -> None:
+        self._heard.clear()
+        await self._heard.wait()
+
+    async def _go_at_once(self) -> None:
+        me, active = self._config.node_id, self._node.controller
+        if me in active.written.brokers:  # somebody may have unregistered it
+            active.submit(lambda image: controller.begin_shutdown(image, me, active.rules))
+            await active.propose(lambda image: controller.fence(image, me, active.rules))
 
     # --- ids of producers
 
     async def producer_id(self) -> int:
         """The next id of this broker's block. Whoever finds it used up waits for the next one, together."""
         while not self._ids:
-            refill = self._refill = self._refill or self._controller.submit(self._next_ids)
-            try:
-                block = await refill
-            finally:
-                if self._refill is refill:
-                    self._refill = None
-            if block is not self._block:
-                self._block, self._ids = block, range(block.first, block.first + block.size)
+            if self._refill is None:
+                self._refill = self._node.loop.create_task(self._fetch_ids())
+            await asyncio.shield(self._refill)
         taken, self._ids = self._ids[0], self._ids[1:]
         return taken
 
-    def _next_ids(self, image: Image) -> Decision[Block]:
-        return controller.next_producer_ids(image, self._config.node_id, self.broker_epoch)
+    async def _fetch_ids(self) -> None:
+        request = AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
+        try:
+            answer = await self._node.channel.ask(request, timeout_s=ASKING_S)
+            check(answer.error_code)
+            self._ids = range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+        finally:
+            self._refill = None
 
     # --- places
 
     def tell_places(self, places: Places) -> None:
         """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""
+        self._node.spawn(self._tell(places))
+
+    async def _tell(self, places: Places) -> None:
+        kind = AssignReplicasToDirsRequest.Directory
+        told: dict[bytes, dict[bytes, list[int]]] = {}
+        for (topic_id, index), directory in places.items():
+            told.setdefault(directory, {}).setdefault(topic_id, []).append(index)
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=self.broker_epoch,
+            directories=[
+                kind(
+                    id=directory,
+                    topics=[
+                        kind.Topic(topic_id=of, partitions=[kind.Topic.Partition(partition_index=i) for i in indexes])
+                        for of, indexes in topics.items()
+                    ],
+                )
+                for directory, topics in told.items()
+            ],
+        )
         try:
-            self._controller.submit(lambda image: controller.assign_directories(image, self._config.node_id, places))
-        except KafkaError as error:  # a full disk: told again by the next start
+            check((await self._node.channel.ask(request, timeout_s=ASKING_S)).error_code)
+        except (OSError, KafkaError) as error:  # a full disk: told again by the next start
             log.warning("the metadata does not say yet which directories hold %d logs: %s", len(places), error)
+
+
+def _listeners(endpoints: list[Endpoint]) -> list[Listener]:
+    return [Listener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol) for e in endpoints]
+
+
+def _features() -> list[Feature]:
+    return [
+        Feature(name=name, min_supported_version=low, max_supported_version=high)
+        for name, (low, high) in SERVED.items()
+    ]

@@ -32,6 +32,7 @@ from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
     api_versions,
+    brokers,
     cluster,
     commits,
     credentials,
@@ -81,7 +82,7 @@ LATE_MS = 5 * 60 * 1000
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
-    *(elections, envelope, features, membership, reassignments),
+    *(brokers, elections, envelope, features, membership, reassignments),
     *(finding, groups, commits, group_admin),
     *(transactions, markers),
 )
@@ -124,7 +125,7 @@ class Node:
         self.peers = Peers(config, world, self.quorum)
         self.channel = ControllerChannel(self)
         self.watch = Watch(self)
-        self.membership = Membership(config, world, self.directories, self.controller)
+        self.membership = Membership(self)
         self.groups = group_coordinators(self)
         self.markers = Markers(self)
         self.transactions = transaction_coordinators(self)

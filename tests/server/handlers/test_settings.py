@@ -72,8 +72,7 @@ class Admin:
 
     async def call(self, handler: Callable[[Any, Context], Awaitable[Any]], request: Any) -> Any:
         replicas = SimpleNamespace(moves=Moves(self.directories, self.world.random, 1))
-        parts = {"config": self.config, "directories": self.directories, "replicas": replicas}
-        node: Any = SimpleNamespace(**parts, **vars(self.governed))
+        node: Any = SimpleNamespace(replicas=replicas, **vars(self.governed))
         connection: Any = None
         return await handler(request, Context(node, connection, "test", 4))
 
