@@ -86,7 +86,7 @@ class Pictured:
         offset = self.image.offset if read is None else read
         request = BrokerHeartbeatRequest(
             broker_id=broker_id,
-            broker_epoch=wants.pop("epoch", self.image.brokers[broker_id].epoch),
+            broker_epoch=wants.pop("epoch", None) or self._epoch(broker_id),
             current_metadata_offset=offset,
             **{"cordoned_log_dirs": [], **wants},
         )
