@@ -58,13 +58,12 @@ def unable(factor: int, why: str) -> KafkaError:
 
 
 def _racks(usable: Iterable[Broker], rng: Chance) -> list[Rack]:
-    """Racks by name, those where nobody is there last. Within each the turn begins anywhere."""
+    """Racks by name. Within each the turn begins anywhere."""
     racks: dict[str, Rack] = {}
     for broker in sorted(usable, key=lambda broker: (broker.rack or "", broker.id)):
         rack = racks.setdefault(broker.rack or "", Rack([], []))
         (rack.fenced if broker.fenced else rack.live).append(broker.id)
-    turned = [Rack(_turned(rack.live, rng), _turned(rack.fenced, rng)) for rack in racks.values()]
-    return sorted(turned, key=lambda rack: not rack.live)
+    return [Rack(_turned(rack.live, rng), _turned(rack.fenced, rng)) for rack in racks.values()]
 
 
 def _turned(ids: list[int], rng: Chance) -> list[int]:
@@ -84,23 +83,26 @@ class Spreading:
         self._together: Counter[tuple[int, int]] = Counter()
 
     def place(self, factor: int) -> list[int]:
-        first = self._turn % len(self._leading)
+        rack = self._leading[self._turn % len(self._leading)]
         self._turn += 1
-        leaders = self._leading[first].live
-        leader = min(leaders, key=lambda broker: (self._led[broker], leaders.index(broker)))
-        replicas = [leader]
-        racks = [*self._leading[first:], *self._leading[:first], *self._racks[len(self._leading) :]]
+        leader = min(rack.live, key=self._led.__getitem__)  # of several the first
+        replicas, without = [leader], [other for other in self._racks if other is not rack]
         while len(replicas) < factor:
-            # Round by round each rack gives one; the rack of the leader has given in the first.
-            for rack in racks[1:] if len(replicas) == 1 and len(racks) > 1 else racks:
-                if len(replicas) < factor and (candidates := _free(rack, replicas)):
-                    replicas.append(self._follower(leader, candidates))
+            candidates = _free(without, replicas)
+            if not candidates:  # each rack has one: the next round
+                without = list(self._racks)
+                continue
+            follower = self._follower(leader, candidates)
+            without.remove(next(rack for rack in without if follower in rack.live or follower in rack.fenced))
+            replicas.append(follower)
         self._note(replicas)
         return replicas
 
     def _follower(self, leader: int, candidates: list[int]) -> int:
-        def weight(broker: int) -> tuple[int, int, int]:
-            return self._held[broker], self._together[leader, broker], candidates.index(broker)
+        """Who holds least so far; to be with this leader again weighs as much as to hold two more."""
+
+        def weight(broker: int) -> int:
+            return self._held[broker] + 2 * self._together[leader, broker]
 
         return min(candidates, key=weight)
 
@@ -111,7 +113,7 @@ class Spreading:
         self._together.update((leader, follower) for follower in replicas[1:])
 
 
-def _free(rack: Rack, taken: list[int]) -> list[int]:
-    """Who of a rack could hold one more: those that are there, or else the fenced ones."""
-    live = [broker for broker in rack.live if broker not in taken]
-    return live or [broker for broker in rack.fenced if broker not in taken]
+def _free(racks: list[Rack], taken: list[int]) -> list[int]:
+    """Who of these racks could hold one more: those that are there, or else the fenced ones."""
+    live = [broker for rack in racks for broker in rack.live if broker not in taken]
+    return live or [broker for rack in racks for broker in rack.fenced if broker not in taken]
