@@ -7,6 +7,7 @@ first.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import pytest
 
 from desk import on_loop
 from ottla.client.connection import Lost
+from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
 from ottla.raft.quorum import Address, Voter, VoterSet
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
@@ -105,6 +107,60 @@ async def test_the_active_controller_passes_nothing_on(tmp_path: Path) -> None:
 def _asked(served: Served) -> list[str]:
     measures = served.node.measures.api
     return [ON_CONTROLLER[key].name for key in ON_CONTROLLER if sum(measures[key].counts)]
+
+
+def altering(kind: int, name: str, **values: str) -> IncrementalAlterConfigsRequest.Resource:
+    config = IncrementalAlterConfigsRequest.Resource.Config
+    dotted = [config(name=key.replace("_", "."), config_operation=0, value=value) for key, value in values.items()]
+    return IncrementalAlterConfigsRequest.Resource(resource_type=kind, resource_name=name, configs=dotted)
+
+
+@on_loop
+async def test_of_a_change_of_settings_only_the_rest_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log levels are those of the node that was asked, and it refuses what it could not live with."""
+    async with pair(tmp_path) as (leader, other):
+        await leader.topic("t")
+        client, me = await other.connect(), str(other.node.config.node_id)
+        resources = [
+            altering(TOPIC, "t", retention_ms="1000"),
+            altering(BROKER_LOGGER, me, ottla_server="ERROR"),
+            altering(TOPIC, "missing", retention_ms="1000"),
+            altering(BROKER, "77", log_cleaner_threads="2"),
+            altering(BROKER, me, log_cleaner_threads="2"),
+        ]
+        logger = logging.getLogger("ottla.server")
+        monkeypatch.setattr(logger, "level", logger.level)
+        answer = await client.call(IncrementalAlterConfigsRequest(resources=resources), 1)
+        assert logger.level == logging.ERROR
+        assert [(each.resource_name, each.error_code) for each in answer.responses] == [
+            ("t", 0),
+            (me, 0),
+            ("missing", Error.UNKNOWN_TOPIC_OR_PARTITION.code),
+            ("77", Error.INVALID_REQUEST.code),
+            (me, 0),
+        ]
+        image = leader.node.quorum.image
+        assert image.configs(TOPIC, "t") == {"retention.ms": "1000"}
+        assert image.configs(BROKER, me) == {"log.cleaner.threads": "2"}
+        old = AlterConfigsRequest.Resource
+        values = [old.Config(name="retention.ms", value="-7")]
+        replaced = await client.call(
+            AlterConfigsRequest(resources=[old(resource_type=TOPIC, resource_name="t", configs=values)]), 1
+        )
+        (told,) = replaced.responses
+        assert told.error_code == Error.INVALID_CONFIG.code and "-7" in told.error_message
+
+
+@on_loop
+async def test_a_controller_takes_settings_of_any_broker(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await to_controller(served.node)
+        wanted = IncrementalAlterConfigsRequest(resources=[altering(BROKER, "77", log_cleaner_threads="2")])
+        assert [each.error_code for each in (await client.call(wanted, 1)).responses] == [0]
+        assert served.node.quorum.image.configs(BROKER, "77") == {"log.cleaner.threads": "2"}
+        client.close()
 
 
 @on_loop

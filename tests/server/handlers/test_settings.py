@@ -73,7 +73,7 @@ class Admin:
     async def call(self, handler: Callable[[Any, Context], Awaitable[Any]], request: Any) -> Any:
         replicas = SimpleNamespace(moves=Moves(self.directories, self.world.random, 1))
         node: Any = SimpleNamespace(replicas=replicas, **vars(self.governed))
-        connection: Any = None
+        connection: Any = SimpleNamespace(listener=SimpleNamespace(is_controller=False))
         return await handler(request, Context(node, connection, "test", 4))
 
     # Requests in short

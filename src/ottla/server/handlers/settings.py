@@ -6,6 +6,9 @@ IncrementalAlterConfigs: 1 flexible. ListConfigResources: 1 of all kinds, not on
 A change is worked out against the written picture, inside the decision that writes it, so that two clients who append to
 one list both succeed. Log levels are this node's own affair and are never written down.
 
+A node that is not the active controller looks at a request first: it changes its log levels, and refuses what it could not
+live with itself. What is left it passes on. On its own listener the controller takes settings of any broker.
+
 AlterConfigs replaces all settings of a resource, which is why the incremental form exists (KIP-339). In Apache Kafka,
 naming one resource twice in AlterConfigs never gets an answer; here each gets INVALID_REQUEST, as in the incremental form.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.config import BrokerConfig, loggers, validate_topic_configs
 from ottla.config.changes import (
@@ -45,9 +48,11 @@ from ottla.metadata.controller import Decision, incremental_alter_configs
 from ottla.metadata.image import Image
 from ottla.metadata.topics import check_name
 from ottla.server.context import Context
-from ottla.server.dispatch import serves
+from ottla.server.dispatch import Exchange, serves
+from ottla.server.forwarding import must_forward, relay
 from ottla.server.handlers.cluster import alive_on
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.frames import request_frame
 from ottla.wire.messages.settings import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -69,6 +74,7 @@ Resource = tuple[int, str]
 Asked = DescribeConfigsRequest.Resource
 Described = DescribeConfigsResponse.Resource
 Shown = DescribeConfigsResponse.Resource.Config
+Altering = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Answer = TypeVar("Answer", AlterConfigsResponse.Resource, IncrementalAlterConfigsResponse.Resource)
 
 
@@ -220,7 +226,7 @@ async def alter_configs(request: AlterConfigsRequest, ctx: Context) -> AlterConf
         Wish((asked.resource_type, asked.resource_name), [Operation(c.name, SET, c.value) for c in asked.configs], True)
         for asked in request.resources
     ]
-    errors = await _alter(wishes, request.validate_only, ctx)
+    errors = await _alter(wishes, request, ctx)
     return AlterConfigsResponse(responses=_answers(AlterConfigsResponse.Resource, wishes, errors))
 
 
@@ -232,7 +238,7 @@ async def incrementally_alter_configs(
     for asked in request.resources:
         operations = [Operation(c.name, c.config_operation, c.value) for c in asked.configs]
         wishes.append(Wish((asked.resource_type, asked.resource_name), operations, False))
-    errors = await _alter(wishes, request.validate_only, ctx)
+    errors = await _alter(wishes, request, ctx)
     return IncrementalAlterConfigsResponse(responses=_answers(IncrementalAlterConfigsResponse.Resource, wishes, errors))
 
 
@@ -248,15 +254,26 @@ def _answers(answer: type[Answer], wishes: Sequence[Wish], errors: Sequence[Kafk
     ]
 
 
-async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> list[KafkaError | None]:
+async def _alter(wishes: Sequence[Wish], request: Altering, ctx: Context) -> list[KafkaError | None]:
     """What became of each wish. One that fails does not keep the others from being granted."""
-    config = ctx.node.config
-    errors = _first_look(wishes, ctx.image, config)
+    errors = _first_look(wishes, ctx)
     granted = [index for index, error in enumerate(errors) if error is None]
     for index in [index for index in granted if wishes[index].resource[0] == BROKER_LOGGER]:
         granted.remove(index)
-        if not validate_only:
+        if not request.validate_only:
             loggers.change(wishes[index].operations)
+    if not must_forward(ctx):
+        await _decide(wishes, granted, errors, request.validate_only, ctx)
+    elif granted:
+        assert isinstance(ctx, Exchange)
+        await _pass_on(request, granted, errors, ctx)
+    return errors
+
+
+async def _decide(
+    wishes: Sequence[Wish], granted: list[int], errors: list[KafkaError | None], validate_only: bool, ctx: Context
+) -> None:
+    config = ctx.node.config
 
     def decide(written: Image) -> Decision[None]:
         changes: dict[Resource, Mapping[str, str | None]] = {}
@@ -273,10 +290,23 @@ async def _alter(wishes: Sequence[Wish], validate_only: bool, ctx: Context) -> l
         return Decision([], None) if validate_only else incremental_alter_configs(written, changes)
 
     await ctx.node.controller.propose(decide)
-    return errors
 
 
-def _first_look(wishes: Sequence[Wish], image: Image, config: BrokerConfig) -> list[KafkaError | None]:
+async def _pass_on(request: Altering, granted: list[int], errors: list[KafkaError | None], exchange: Exchange) -> None:
+    """The controller decides about the rest."""
+    resources: list[Any] = [request.resources[index] for index in granted]
+    rest = type(request)(resources=resources, validate_only=request.validate_only)
+    parts = request_frame(rest, exchange.version, exchange.correlation_id, exchange.client_id)
+    answer: Any = await relay(b"".join(bytes(part) for part in parts)[4:], rest, exchange)  # type: ignore[arg-type]
+    told = {(each.resource_type, each.resource_name): each for each in answer.responses} if answer else {}
+    for index, asked in zip(granted, resources, strict=True):
+        each = told.get((asked.resource_type, asked.resource_name))
+        if each is None or each.error_code:
+            error = Error.UNKNOWN_SERVER_ERROR if each is None else Error(each.error_code)  # type: ignore[call-arg]
+            errors[index] = KafkaError(error, each and each.error_message)
+
+
+def _first_look(wishes: Sequence[Wish], ctx: Context) -> list[KafkaError | None]:
     """What can be refused without asking the controller."""
     named = Counter(wish.resource for wish in wishes)
     errors: list[KafkaError | None] = []
@@ -285,18 +315,18 @@ def _first_look(wishes: Sequence[Wish], image: Image, config: BrokerConfig) -> l
             if named[wish.resource] > 1:
                 raise KafkaError(Error.INVALID_REQUEST, "Each resource must appear at most once.")
             check_operations(wish.operations)
-            _check_resource(wish, image, config)
+            _check_resource(wish, ctx)
             errors.append(None)
         except KafkaError as error:
             errors.append(error)
     return errors
 
 
-def _check_resource(wish: Wish, image: Image, config: BrokerConfig) -> None:
-    kind, name = wish.resource
+def _check_resource(wish: Wish, ctx: Context) -> None:
+    (kind, name), config = wish.resource, ctx.node.config
     if kind not in KNOWN_TYPES or (kind == BROKER_LOGGER and wish.replaces):
         raise KafkaError(Error.INVALID_REQUEST, f"Unknown resource type {kind}")
-    one_node = kind == BROKER_LOGGER or (kind == BROKER and name)
+    one_node = kind == BROKER_LOGGER or (kind == BROKER and name and not ctx.is_to_controller)
     if one_node and _number(name, "Node id must be an integer, but it is: ") != config.node_id:
         why = f"Unexpected broker id, expected {config.node_id}, but received {name}"
         raise KafkaError(Error.INVALID_REQUEST, why)
@@ -306,7 +336,7 @@ def _check_resource(wish: Wish, image: Image, config: BrokerConfig) -> None:
         for operation in wish.operations:
             if not SET <= operation.kind <= SUBTRACT:
                 raise KafkaError(Error.INVALID_REQUEST, f"Unknown operations type {operation.kind}")
-        _broker_changes(wish, image, config)
+        _broker_changes(wish, ctx.image, config)
 
 
 def _changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
