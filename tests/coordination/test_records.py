@@ -4,7 +4,7 @@ import pytest
 
 from ottla.coordination import records as r
 from ottla.coordination.records import Record, pack, unpack
-from ottla.wire.codec import Malformed
+from ottla.wire.codec import Malformed, Unencodable, encode
 
 MEMBER = "k7xrl55BTXy+D9wgggpSdA"
 TOPIC_ID = bytes.fromhex("9cf74923fe6a4669b71cd350f8b0afeb")
@@ -112,6 +112,22 @@ def test_an_offset_with_an_expiry_of_its_own_is_version_1() -> None:
     assert packed is not None and packed[:2] == b"\0\1"
     again = unpack(key, packed)
     assert again is not None and again.value == value
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, bytes(16)])
+@pytest.mark.parametrize("note", ["", "m", "ü" * 63, "n" * 126, "n" * 127, "n" * 4096])
+def test_offsets_packed_by_hand_are_as_the_layouts_say(note: str, topic_id: bytes) -> None:
+    """OFF-02: short notes and long ones, with and without the topic's id."""
+    said = {"offset": 2**40, "leader_epoch": 3, "metadata": note, "commit_timestamp": 1794788063732}
+    value = r.OffsetCommitValue(**said, topic_id=topic_id)
+    key = r.OffsetCommitKey(group="gruppe-ü", topic="t", partition=7)
+    assert pack(Record(key, value)) == (b"\0\1" + encode(key, 0), b"\0\4" + encode(value, 4))
+
+
+def test_a_group_whose_name_is_too_long_for_a_key_is_not_written() -> None:
+    value = r.OffsetCommitValue(offset=7, topic_id=TOPIC_ID)
+    with pytest.raises(Unencodable):
+        pack(Record(r.OffsetCommitKey(group="g" * 40_000, topic="t", partition=1), value))
 
 
 def test_kinds_and_versions_that_nobody_knows_are_passed_over() -> None:

@@ -335,6 +335,40 @@ def test_a_write_that_fails_is_forgotten_and_the_groups_are_loaded_again(tmp_pat
     asyncio.run(_write_fails(tmp_path))
 
 
+async def _revoked(path: Path) -> None:
+    disk = TouchyDisk()
+    async with serving(path, ONE, disk) as served:
+        await served.topic("t")
+        client = await served.connect()
+        await find(client)
+        assert await commit(client, 1) == 0
+        disk.full = True
+        both = commit_request(3)
+        both.topics = [*commit_request(3, topic="unknown").topics, *both.topics]
+        for request in (commit_request(2), both, commit_request(4, "other")):
+            client.send(request, 8)
+        answers = [await client.receive() for _ in range(3)]
+        assert codes(answers[0]) == codes(answers[2]) == {"t": Error.NOT_COORDINATOR.code}
+        assert codes(answers[1]) == {
+            "t": Error.NOT_COORDINATOR.code,
+            "unknown": Error.UNKNOWN_TOPIC_OR_PARTITION.code,
+        }
+        disk.full = False
+        await served.node.upkeep.find_room()
+        await until(lambda: served.node.groups.shards[0].machine)
+        assert await committed(client) == (1, 0)
+        assert await commit(client, 5) == 0
+
+
+def codes(answer: Any) -> dict[str, int]:
+    return {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+
+
+def test_answers_that_were_ready_before_a_write_that_fails_are_revoked(tmp_path: Path) -> None:
+    """Of all commits that came in one turn, and of nothing in them that was refused for another reason."""
+    asyncio.run(_revoked(tmp_path))
+
+
 async def _answers_wait(path: Path) -> None:
     disk = TouchyDisk()
     async with serving(path, ONE, disk) as served:

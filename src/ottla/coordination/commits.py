@@ -82,14 +82,25 @@ def commit(
                 if check is not None:
                     check(topic.name, topic.topic_id, asked.partition_index)
                 code = 0
-                commit = Commit(
-                    *(asked.committed_offset, asked.committed_leader_epoch, note),
-                    *(moment.wall_ms, expire_ms, topic.topic_id),
+                value = OffsetCommitValue(
+                    offset=asked.committed_offset,
+                    leader_epoch=asked.committed_leader_epoch,
+                    metadata=note,
+                    commit_timestamp=moment.wall_ms,
+                    expire_timestamp=expire_ms,
+                    topic_id=topic.topic_id,
                 )
-                records.append(_record(request.group_id, topic.name, asked.partition_index, commit))
+                key = OffsetCommitKey(group=request.group_id, topic=topic.name, partition=asked.partition_index)
+                records.append(Record(key, value))
             answers.append(Committed(partition_index=asked.partition_index, error_code=code))
         topics.append(OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-    return Decision(OffsetCommitResponse(topics=topics), records)
+    return Decision(OffsetCommitResponse(topics=topics), records, revoke=functools.partial(_refuse_all, topics))
+
+
+def _refuse_all(topics: list[OffsetCommitResponse.Topic] | list[Held], error: KafkaError) -> None:
+    for topic in topics:
+        for told in topic.partitions:
+            told.error_code = error.code
 
 
 def _check_commit(groups: Groups, request: OffsetCommitRequest, version: int, moment: Moment) -> CheckPartition | None:
@@ -117,20 +128,6 @@ def _is_too_long(note: str, units_max: int) -> bool:
     if len(note) > units_max:
         return True
     return not note.isascii() and len(note.encode("utf-16-le", "surrogatepass")) // 2 > units_max
-
-
-def _record(group: str, topic: str, partition: int, commit: Commit) -> Record:
-    return Record(
-        OffsetCommitKey(group=group, topic=topic, partition=partition),
-        OffsetCommitValue(
-            offset=commit.offset,
-            leader_epoch=commit.leader_epoch,
-            metadata=commit.metadata,
-            commit_timestamp=commit.committed_ms,
-            expire_timestamp=commit.expire_ms,
-            topic_id=commit.topic_id,
-        ),
-    )
 
 
 # --- commit in a transaction
@@ -177,12 +174,17 @@ def _hold(
             else:
                 if check is not None:
                     check(topic.name, topic_id, asked.partition_index)
-                commit = Commit(
-                    asked.committed_offset, asked.committed_leader_epoch, note, moment.wall_ms, topic_id=topic_id
+                value = OffsetCommitValue(
+                    offset=asked.committed_offset,
+                    leader_epoch=asked.committed_leader_epoch,
+                    metadata=note,
+                    commit_timestamp=moment.wall_ms,
+                    topic_id=topic_id,
                 )
-                records.append(_record(request.group_id, topic.name, asked.partition_index, commit))
+                key = OffsetCommitKey(group=request.group_id, topic=topic.name, partition=asked.partition_index)
+                records.append(Record(key, value))
             told.partitions.append(Held.Partition(partition_index=asked.partition_index, error_code=code))
-    return Decision(answer, records)
+    return Decision(answer, records, revoke=functools.partial(_refuse_all, answer.topics))
 
 
 # --- fetch

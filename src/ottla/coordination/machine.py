@@ -67,6 +67,9 @@ class Decision(Generic[Reply]):
     # The records cannot be written (too large for one batch, a full disk): what to do instead, given what clients are told
     # of that. Without it, the caller alone gets the error.
     refused: Callable[[KafkaError], Decision[Reply]] | None = None
+    # Turns the reply into a refusal. With it, the reply may be handed on before the records are written: it leaves after
+    # that, and can be changed until then.
+    revoke: Callable[[KafkaError], None] | None = None
     # What the driver is to see to as soon as the records are committed.
     orders: list[object] = field(default_factory=list)
     # What whoever runs the node should hear of it; most decisions are nothing to tell of.

@@ -21,16 +21,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.coordination.machine import NO_PRODUCER
-from ottla.coordination.records import OffsetCommitKey, OffsetCommitValue, Record
+from ottla.coordination.records import TOPIC_ID_FOLLOWS, USUAL_HEAD, OffsetCommitKey, OffsetCommitValue, Record
 from ottla.wire.codec import Malformed, decode
 from ottla.wire.schema import ZERO_UUID
 
 # What a key of the topic begins with if it is about an offset: 0 in the oldest releases, 1 in all others.
 _KINDS = (b"\0\0", b"\0\1")
 _VERSIONS = OffsetCommitValue.versions
-# A value as nearly all are: version 4, no note, a topic id. Such a value is not looked at any closer when it is replayed.
-_USUAL_SIZE, _USUAL_HEAD, _NOTE_AT = 42, b"\0\4", 14
-_TOPIC_ID_FOLLOWS = b"\1\0\x10"  # one tagged field, number 0, 16 bytes
+# A usual value without a note. It is not looked at any closer when it is replayed.
+_USUAL_SIZE, _NOTE_AT = 42, 14
 
 _OFFSET_AND_EPOCH = struct.Struct(">qi")
 _TIME = struct.Struct(">q")
@@ -51,9 +50,9 @@ class Commit(NamedTuple):
 
 def read_commit(value: bytes) -> Commit:
     """A value of the topic. What Apache Kafka and we write is read by hand: a round of expiry reads all of them."""
-    if value[:2] == _USUAL_HEAD and len(value) >= _USUAL_SIZE and 1 <= value[_NOTE_AT] < 0x80:
+    if value[:2] == USUAL_HEAD and len(value) >= _USUAL_SIZE and 1 <= value[_NOTE_AT] < 0x80:
         end = _NOTE_AT + value[_NOTE_AT]
-        if value[end + 8 : end + 11] == _TOPIC_ID_FOLLOWS and len(value) == end + 27:
+        if value[end + 8 : end + 11] == TOPIC_ID_FOLLOWS and len(value) == end + 27:
             offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value, 2)
             note = str(value[_NOTE_AT + 1 : end], "utf-8")
             (committed_ms,) = _TIME.unpack_from(value, end)
@@ -133,7 +132,7 @@ class Offsets:
 
     def _is_known(self, value: bytes) -> bool:
         """Whether it can be read; Malformed if it should be readable and is not. Unknown versions are passed over."""
-        if len(value) == _USUAL_SIZE and value[:2] == _USUAL_HEAD and value[_NOTE_AT] == 1:
+        if len(value) == _USUAL_SIZE and value[:2] == USUAL_HEAD and value[_NOTE_AT] == 1:
             return True
         if int.from_bytes(value[:2], "big") not in _VERSIONS:
             return False

@@ -5,10 +5,11 @@ tombstone: what the key names is gone. Kinds that are not known here (share grou
 passed over when the topic is read, and compaction keeps them.
 """
 
+import struct
 from typing import NamedTuple
 
-from ottla.wire.codec import Malformed, decode, encode
-from ottla.wire.schema import Message, Struct, byte_string, int8, int32, int64, string, uuid, v
+from ottla.wire.codec import Malformed, Unencodable, decode, encode
+from ottla.wire.schema import ZERO_UUID, Message, Struct, byte_string, int8, int32, int64, string, uuid, v
 
 
 class OffsetCommitKey(Message, key=1, versions="0"):
@@ -198,9 +199,23 @@ WRITTEN = {GroupMetadataValue.key: 3, OffsetCommitValue.key: 4}
 WITH_EXPIRY = 1
 
 
+# A value as nearly all are: version 4, a short note, a topic id.
+USUAL_HEAD = b"\0\4"
+TOPIC_ID_FOLLOWS = b"\1\0\x10"  # one tagged field, number 0, 16 bytes
+_SHORT_NOTE_MAX = 126
+_SIZE = struct.Struct(">h").pack
+_PARTITION = struct.Struct(">i").pack
+_OFFSET = struct.Struct(">qiB").pack
+_TIME = struct.Struct(">q").pack
+
+
 def pack(record: Record) -> tuple[bytes, bytes | None]:
     """Key and value as they stand in the topic."""
     key, value = record
+    if type(value) is OffsetCommitValue and type(key) is OffsetCommitKey:
+        note = value.metadata.encode()
+        if len(note) <= _SHORT_NOTE_MAX and value.expire_timestamp == -1 and value.topic_id != ZERO_UUID:
+            return _pack_usual(key, value, note)
     number = type(key).key
     packed = number.to_bytes(2, "big") + encode(key, 0)
     if value is None:
@@ -209,6 +224,19 @@ def pack(record: Record) -> tuple[bytes, bytes | None]:
     if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
         version = WITH_EXPIRY
     return packed, version.to_bytes(2, "big") + encode(value, version)
+
+
+def _pack_usual(key: OffsetCommitKey, value: OffsetCommitValue, note: bytes) -> tuple[bytes, bytes]:
+    """Thousands of these come per second: by hand, in a third of the time."""
+    group, topic = key.group.encode(), key.topic.encode()
+    try:
+        place = (_SIZE(len(group)), group, _SIZE(len(topic)), topic, _PARTITION(key.partition))
+        head = _OFFSET(value.offset, value.leader_epoch, len(note) + 1)
+    except struct.error as why:
+        raise Unencodable(f"an offset of a group: {why}") from why
+    time = _TIME(value.commit_timestamp)
+    said = b"".join((USUAL_HEAD, head, note, time, TOPIC_ID_FOLLOWS, value.topic_id))
+    return b"".join((b"\0\1", *place)), said
 
 
 def unpack(key: bytes | None, value: bytes | None) -> Record | None:

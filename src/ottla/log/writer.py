@@ -198,10 +198,7 @@ class Writer(Staging):
         if self.failed is not None:
             raise storage_error(self.failed)
         if origin is Origin.COORDINATOR:
-            self._begin_epoch(leader_epoch)
-            batch = bytearray(data)
-            _stamp(batch, 0, self.staged_end, len(batch) - PREFIX_BYTES, leader_epoch)
-            return self._append_numbered(batch, origin, now_ms, owner, transaction_version, guard)
+            return self._append_made(data, leader_epoch, now_ms, owner, transaction_version, guard)
         position, first, last = 0, -1, -1
         while position < len(data):
             size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + PREFIX_BYTES
@@ -212,6 +209,29 @@ class Writer(Staging):
             position += size
         if first < 0:
             raise KafkaError(Error.CORRUPT_MESSAGE, "no whole batch to append")
+        return Appended(first, last)
+
+    def _append_made(
+        self,
+        data: memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        owner: Owner | None,
+        transaction_version: int,
+        guard: Guard | None,
+    ) -> Appended:
+        """Number and stage a batch that this broker made a moment ago: nothing can have happened to it since."""
+        self._begin_epoch(leader_epoch)
+        head = Batch._make(_header(data))
+        first, last, size = self.staged_end, self.staged_end + head.last_offset_delta, len(data)
+        entry, completed = None, None
+        if head.producer_id >= 0:
+            head = head._replace(base_offset=first)
+            entry, completed = self.replay_producer(head, data, Origin.COORDINATOR, transaction_version, guard)
+        self._stage_numbered(data, first, last, head.max_timestamp, now_ms, owner)
+        _stamp(self._staged, len(self._staged) - size, first, size - PREFIX_BYTES, leader_epoch)
+        if entry is not None:
+            self.producers.stage(head.producer_id, entry, completed, head.is_control)
         return Appended(first, last)
 
     def _append_numbered(

@@ -6,8 +6,9 @@ asks gets COORDINATOR_LOAD_IN_PROGRESS.
 
 A decision's records are appended as one batch and replayed at once, so that the next decision sees them. Its reply, the
 replies it owes to others and what it orders leave when everything written so far is committed: an answer may also speak of
-what somebody else wrote a moment ago. If a write fails, nobody knows any more what the machine should remember: whoever waits
-is told to look for the coordinator again, the machine is dropped, and the shard loads anew.
+what somebody else wrote a moment ago. Where the write at the end of this turn of the loop commits them, a reply that can be
+revoked is handed on at once: no answer leaves before that write. If a write fails, nobody knows any more what the machine
+should remember: whoever waits is told to look for the coordinator again, the machine is dropped, and the shard loads anew.
 
 Sessions are judged by the loop's clock, and only after what had arrived by then was read: a node that was held up must not
 accuse members whose heartbeats lie in its sockets.
@@ -105,6 +106,8 @@ class Shard(Generic[State]):
         self._mark.watch(self._rose)
         self._written_end = 0
         self._owed: set[asyncio.Future[Any]] = set()
+        # How to turn replies into refusals that were handed on before the write they speak of.
+        self._revocable: list[Callable[[KafkaError], None]] = []
         self._errands: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -187,7 +190,8 @@ class Shard(Generic[State]):
             await self.committed()
             raise
         if decision.reply is not None:
-            await self.committed()
+            if not self._may_go(decision.revoke):
+                await self.committed()
             return decision.reply
         if not waiter.done():
             self._owed.add(waiter)
@@ -283,6 +287,16 @@ class Shard(Generic[State]):
         except TimeoutError:
             raise told(KafkaError(Error.REQUEST_TIMED_OUT))
 
+    def _may_go(self, revoke: Callable[[KafkaError], None] | None) -> bool:
+        """Whether a reply need not be held back here: it speaks of nothing that is not committed, or it leaves after the
+        write that commits it, and can be revoked if that fails."""
+        if self._mark.value >= self._written_end:
+            return True
+        if revoke is None or not self.partition.acknowledges_on_write:
+            return False
+        self._revocable.append(revoke)
+        return True
+
     def _release(self, decision: Decision[Any]) -> None:
         """What was decided is committed: say so, and do what follows from it."""
         for waiter, reply in decision.answers:
@@ -320,6 +334,8 @@ class Shard(Generic[State]):
         """The watermark rose, or the leadership ended."""
         if self._mark.closed:
             self.end(Error.NOT_COORDINATOR)
+        elif self._mark.value >= self._written_end:
+            self._revocable.clear()
 
     # --- time
 
@@ -368,6 +384,9 @@ class Shard(Generic[State]):
             errand.cancel()
         for waiter in list(self._owed):
             _refuse(waiter, error)
+        revocable, self._revocable = self._revocable, []
+        for revoke in revocable:
+            revoke(error)
 
 
 def _future(waiter: Waiter) -> asyncio.Future[Any]:

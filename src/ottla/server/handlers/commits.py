@@ -56,7 +56,7 @@ async def offset_commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCom
     request.topics, refused = _existing(request.topics, ctx.image, by_id)
     answer = await _commit(request, ctx) if request.topics else OffsetCommitResponse()
     if refused:
-        answer.topics = _joined(refused, answer.topics, "topic_id" if by_id else "name")
+        answer = OffsetCommitResponse(topics=_joined(refused, answer.topics, "topic_id" if by_id else "name"))
     return answer
 
 
@@ -82,7 +82,8 @@ def _existing(asked: list[Committing], image: Image, by_id: bool) -> tuple[list[
             missing = [p for p in topic.partitions if p.partition_index not in known.partitions]
             refused.append(_not_committed(topic, Error.UNKNOWN_TOPIC_OR_PARTITION, missing))
         if there:
-            existing.append(Committing(name=known.name, topic_id=known.id, partitions=there))
+            topic.name, topic.topic_id, topic.partitions = known.name, known.id, there
+            existing.append(topic)
     return existing, refused
 
 
@@ -92,7 +93,7 @@ def _not_committed(topic: Committing, error: Error, partitions: list[Committing.
 
 
 def _joined(refused: list[Any], answered: list[Any], named_by: str) -> list[Any]:
-    """One answer for each topic, what was refused first."""
+    """One answer for each topic, what was refused first. What was answered may still be revoked, and only that."""
     topics: dict[object, Any] = {}
     for topic in (*refused, *answered):
         known = topics.setdefault(getattr(topic, named_by), topic)
@@ -112,7 +113,7 @@ async def txn_offset_commit(request: TxnOffsetCommitRequest, ctx: Context) -> Tx
     request.topics, refused = _existing_to_hold(request.topics, ctx.image)
     answer = await _hold(request, ctx) if request.topics else TxnOffsetCommitResponse()
     if refused:
-        answer.topics = _joined(refused, answer.topics, "name")
+        answer = TxnOffsetCommitResponse(topics=_joined(refused, answer.topics, "name"))
     return answer
 
 
