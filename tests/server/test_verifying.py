@@ -184,7 +184,7 @@ async def test_a_coordinator_that_is_not_ready_is_want_of_replicas(tmp_path: Pat
         answer = await produce(client, sent(), version)
         assert answer.error_code == Error.NOT_ENOUGH_REPLICAS.code
         assert answer.error_message == (
-            "Unable to verify the partition has been added to the transaction. Underlying error: NOT_COORDINATOR"
+            "Unable to verify the partition has been added to the transaction. Underlying error: COORDINATOR_NOT_AVAILABLE"
         )
         assert served.partition("t").log.end_offset == 0
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from ottla.raft.quorum import Address, Key
 from ottla.raft.snapshots import SnapshotId
-from ottla.wire.errors import Error
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.quorum import (
     BeginQuorumEpochRequest,
@@ -23,11 +22,6 @@ from ottla.wire.messages.quorum import SnapshotId as NamedSnapshot
 
 TOPIC = "__cluster_metadata"
 TOPIC_ID = bytes(15) + b"\x01"
-ERRORS = {error.code: error for error in Error}
-
-
-def error_of(code: int) -> Error:
-    return ERRORS.get(code, Error.UNKNOWN_SERVER_ERROR)
 
 
 def only(topics: Sequence[Any], name: str = "topic_name", index: str = "partition_index") -> Any | None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from ottla.raft.connections import Destination
 from ottla.raft.leading import needs_update
 from ottla.raft.member import Member
-from ottla.raft.partition import error_of
 from ottla.raft.quorum import Key, Voter, VoterSet
 from ottla.raft.roles import Change, Leader
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.schema import ZERO_UUID

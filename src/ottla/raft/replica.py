@@ -50,7 +50,7 @@ from ottla.raft.roles import (
     Role,
     Unattached,
 )
-from ottla.wire.errors import Error
+from ottla.wire.errors import Error, error_of
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.quorum import (
@@ -82,7 +82,7 @@ ANSWERS: dict[type, Callable[[Member, Send, Any, float], bool]] = {
     VoteResponse: elections.vote_answered,
     BeginQuorumEpochResponse: lambda member, send, answer, now_ms: leading.begin_answered(member, send.destination.id),
     EndQuorumEpochResponse: lambda member, send, answer, now_ms: elections.end_answered(member, send),
-    FetchResponse: lambda member, send, answer, now_ms: following.fetch_answered(member, answer, now_ms),
+    FetchResponse: following.fetch_answered,
     FetchSnapshotResponse: following.snapshot_answered,
 }
 
@@ -288,14 +288,14 @@ class Replica:
             return reconfiguring.added(member, send.destination.id, response, now_ms)
         if isinstance(response, UpdateRaftVoterResponse):
             leader = response.current_leader
-            self._news(partition.error_of(response.error_code), leader.leader_id, leader.leader_epoch, (), now_ms)
+            self._news(error_of(response.error_code), leader.leader_id, leader.leader_epoch, (), now_ms)
             return True
         if response.error_code:
             return False
         answer = _only(response)
         if answer is None:
             return False
-        error = partition.error_of(answer.error_code)
+        error = error_of(answer.error_code)
         leader_id, epoch = _leader_in(answer)
         if not self._news(error, leader_id, epoch, _addresses(response, leader_id), now_ms):
             return not isinstance(member.role, Unattached)  # whoever knows no leader either is left alone for a moment

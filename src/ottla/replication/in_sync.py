@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.metadata.image import Image
 from ottla.replication.leadership import Leadership
-from ottla.replication.neighbours import ANY_LIFE, Neighbours, error_of
-from ottla.wire.errors import Error, KafkaError
+from ottla.replication.neighbours import ANY_LIFE, Neighbours
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
 
 if TYPE_CHECKING:

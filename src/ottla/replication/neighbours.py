@@ -32,12 +32,6 @@ async def no_controller(request: AlterPartitionRequest) -> AlterPartitionRespons
     raise KafkaError(Error.NOT_CONTROLLER)
 
 
-def error_of(code: int) -> Error:
-    """The row of the table; one that we do not know is as good as none."""
-    known = Error._value2member_map_.get(code)
-    return known if isinstance(known, Error) else Error.UNKNOWN_SERVER_ERROR
-
-
 # In milliseconds and bytes, as in a broker without any settings of its own.
 DEFAULTS: Mapping[str, int] = {
     "replica.lag.time.max.ms": 30_000,
@@ -47,6 +41,8 @@ DEFAULTS: Mapping[str, int] = {
     "replica.fetch.wait.max.ms": 500,
     "replica.fetch.backoff.ms": 1000,
     "replica.socket.timeout.ms": 30_000,
+    "leader.replication.throttled.rate": 2**63 - 1,
+    "follower.replication.throttled.rate": 2**63 - 1,
 }
 
 

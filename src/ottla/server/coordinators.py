@@ -13,6 +13,7 @@ from ottla.coordination.transaction_coordinator import TransactionCoordinator
 from ottla.coordination.transactions.states import Transactions
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from ottla.raft.quorum import NOBODY
 from ottla.server.shard import Decide, Kind, ProducerKey, Shard, Who
 from ottla.wire.errors import Error, KafkaError
 
@@ -72,6 +73,14 @@ class Coordinators(Generic[State]):
     def shard_here(self, name: str) -> Shard[State] | None:
         """The shard that this group, or transactional id, belongs to, if this broker leads it."""
         return self.shards.get(partition_of(name, self._partitions)) if self._partitions else None
+
+    def leader_of(self, name: str) -> int:
+        """The broker that coordinates this group, or transactional id."""
+        topic = self._node.quorum.image.topic(self._kind.topic)
+        leader = NOBODY if topic is None else topic.partitions[partition_of(name, len(topic.partitions))].leader
+        if leader == NOBODY:
+            raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE)
+        return leader
 
     def shard_of(self, name: str) -> Shard[State]:
         shard = self.shard_here(name)

@@ -8,8 +8,8 @@ one twice does no harm.
 Many transactions end at once. Their markers are staged in the turn in which the orders come, and the tick writes them with
 everything else: one write for a partition, however many markers it got, and one future for a transaction that waits for it.
 
-Partitions that are led elsewhere would get theirs by WriteTxnMarkers: `Markers._write` is where that parts, because `place` is
-also what such a request comes to (`handlers/markers`), and must not send it on.
+Partitions that are led elsewhere get theirs by WriteTxnMarkers (`couriers`): `Markers._write` is where that parts, because
+`place` is also what such a request comes to (`handlers/markers`), and must not send it on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ottla.coordination.transactions import ending
 from ottla.log.producers import Marker
 from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.rising import Rising
-from ottla.wire.errors import Error, KafkaError
+from ottla.server.couriers import Codes, Courier
+from ottla.wire.errors import Error, KafkaError, error_of
 
 if TYPE_CHECKING:
     from ottla.coordination.groups import Groups
@@ -39,9 +40,7 @@ AGAIN_MAX_S = 5.0
 
 # What the coordinator of a group says that is not ready; to a coordinator of transactions it is a partition without a leader.
 NOT_READY = {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR}
-# There is nothing to end where the topic is gone, or where the producer is known with a later epoch already. Only our own
-# picture can say that a topic is gone: another broker would say the same of any partition that it does not have.
-NOTHING_TO_END = {Error.UNKNOWN_TOPIC_OR_PARTITION, Error.INVALID_PRODUCER_EPOCH}
+GONE = Error.UNKNOWN_TOPIC_OR_PARTITION
 
 Place = tuple[str, int]
 
@@ -114,6 +113,7 @@ class Pauses:
 class Markers:
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._couriers: dict[int, Courier] = {}
 
     # --- for this node's own coordinators
 
@@ -145,22 +145,54 @@ class Markers:
             await pauses.next()
 
     async def _write(self, marker: Marker, places: list[Place]) -> Outcome:
-        """All that can be staged is, before anything is waited for."""
-        staged, left, why = [], [], None
+        """All that can be staged or sent is, before anything is waited for."""
+        staged: list[tuple[Place, Placed]] = []
+        errors: dict[Place, KafkaError] = {}
+        elsewhere: dict[int, list[Place]] = {}
         for place in places:
             try:
-                staged.append((place, self.place(marker, *place)))
+                leader = self._leader_of(*place)
+                if leader == self._node.config.node_id:
+                    staged.append((place, self.place(marker, *place)))
+                else:
+                    elsewhere.setdefault(leader, []).append(place)
             except KafkaError as error:
-                if not _is_over(error):
-                    left.append(place)
-                    why = error
+                if error.error is Error.TRANSACTION_COORDINATOR_FENCED:
+                    raise Fenced from error
+                errors[place] = error
+        receipts = [(self._courier(leader).bring(marker, led), led) for leader, led in elsewhere.items()]
         for place, placed in staged:
             try:
                 await placed.is_safe()
             except KafkaError as error:
-                left.append(place)
-                why = error
-        return Outcome(left, why)
+                errors[place] = error
+        for receipt, led in receipts:
+            errors |= _refused(await receipt, led)
+        left = [place for place, error in errors.items() if not self._is_over(place, error)]
+        return Outcome(left, errors[left[-1]] if left else None)
+
+    def _leader_of(self, name: str, index: int) -> int:
+        topic = self._node.quorum.image.topic(name)
+        partition = None if topic is None else topic.partitions.get(index)
+        if partition is None:
+            raise KafkaError(GONE)
+        if partition.leader < 0:
+            raise KafkaError(Error.LEADER_NOT_AVAILABLE)
+        return partition.leader
+
+    def _courier(self, broker_id: int) -> Courier:
+        if broker_id not in self._couriers:
+            self._couriers[broker_id] = Courier(self._node, broker_id)
+        return self._couriers[broker_id]
+
+    def _is_over(self, place: Place, error: KafkaError) -> bool:
+        """Whether a refusal means that nothing is left to do there: the producer is known with a later epoch already, or the
+        topic is gone. That only our own picture can say: another broker says the same of any partition it does not have."""
+        if error.error is Error.TRANSACTION_COORDINATOR_FENCED:
+            raise Fenced
+        topic = self._node.quorum.image.topic(place[0])
+        is_gone = error.error is GONE and (topic is None or place[1] not in topic.partitions)
+        return is_gone or error.error is Error.INVALID_PRODUCER_EPOCH
 
     # --- for them and others
 
@@ -186,8 +218,7 @@ class Markers:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER, error.message) if error.error in NOT_READY else error
 
 
-def _is_over(error: KafkaError) -> bool:
-    """Whether a refusal means that nothing is left to do in that partition."""
-    if error.error is Error.TRANSACTION_COORDINATOR_FENCED:
-        raise Fenced
-    return error.error in NOTHING_TO_END
+def _refused(codes: Codes, asked: list[Place]) -> dict[Place, KafkaError]:
+    """What another broker did not write; where it said nothing, nobody knows."""
+    told = {place: error_of(codes[place]) if place in codes else Error.NETWORK_EXCEPTION for place in asked}
+    return {place: KafkaError(error) for place, error in told.items() if error is not Error.NONE}

@@ -12,7 +12,7 @@ a *guard* before the question, takes it back when a marker arrives, and compares
 
 All partitions of a request are asked about with one question. Where the coordinator is in this process and has nothing to
 write or to wait for, `must_wait` has its answer at once; that is the usual case in generation 1, where the client has heard
-that the partition was added before it sends the batch. `_ask` is where coordinators on other nodes will be found.
+that the partition was added before it sends the batch. A coordinator on another node is asked with AddPartitionsToTxn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordination.transactions import adding
 from ottla.log.producers import UNGUARDED, Guard
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
+from ottla.wire.messages.transactions import AddPartitionsToTxnRequest, TopicPartitions
 
 if TYPE_CHECKING:
     from ottla.server.node import Node
@@ -41,6 +42,7 @@ PASSING = {
 Verdict = Guard | KafkaError | None
 
 VERIFIES = "transaction.partition.verification.enable"
+PATIENCE = "request.timeout.ms"
 
 
 class Manner(IntEnum):
@@ -128,9 +130,40 @@ async def _ask(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> dict[
     if not entrant.transactional_id:
         return dict.fromkeys(places, Error.INVALID_REQUEST)
     try:
+        coordinator = node.transactions.leader_of(entrant.transactional_id)
+        if coordinator != node.config.node_id:
+            return await _ask_elsewhere(node, coordinator, entrant, places)
         return await node.transactions.ask(entrant.transactional_id, adding.admit, _question(entrant, places))
     except KafkaError as error:
         return dict.fromkeys(places, error.error)
+
+
+async def _ask_elsewhere(
+    node: Node, coordinator: int, entrant: Entrant, places: tuple[Place, ...]
+) -> dict[Place, Error]:
+    topics: dict[str, TopicPartitions] = {}
+    for name, index in places:
+        topics.setdefault(name, TopicPartitions(name=name, partitions=[])).partitions.append(index)
+    question = AddPartitionsToTxnRequest.Transaction(
+        transactional_id=entrant.transactional_id,
+        producer_id=entrant.producer_id,
+        producer_epoch=entrant.epoch,
+        verify_only=entrant.manner is not Manner.ADDS,
+        topics=list(topics.values()),
+    )
+    line = node.peers.line("verify", coordinator, concurrent=True)
+    try:
+        answer = await line.ask(AddPartitionsToTxnRequest(transactions=[question]), node.config[PATIENCE] / 1000)
+    except OSError as error:
+        raise KafkaError(Error.NETWORK_EXCEPTION) from error
+    if answer.error_code:
+        raise KafkaError(error_of(answer.error_code))
+    return {
+        (topic.name, told.partition_index): error_of(told.partition_error_code)
+        for result in answer.results_by_transaction
+        for topic in result.topic_results
+        for told in topic.results_by_partition
+    }
 
 
 def _question(entrant: Entrant, places: tuple[Place, ...]) -> adding.Admission:

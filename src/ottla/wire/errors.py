@@ -160,6 +160,12 @@ class Error(Enum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, "there are too many share sessions"
 
 
+def error_of(code: int) -> Error:
+    """The row of the table. A number that is newer than it keeps its meaning of "no"."""
+    known = Error._value2member_map_.get(code)
+    return known if isinstance(known, Error) else Error.UNKNOWN_SERVER_ERROR
+
+
 class KafkaError(Exception):
     """An answer other than success. `message` is for people; without one the table's sentence is used."""
 

@@ -1,0 +1,99 @@
+"""Markers for partitions that other brokers lead, brought there by WriteTxnMarkers.
+
+There is one courier for each broker. It has one request under way; what it is given meanwhile goes with the next one, so
+that many transactions that end together cost few requests. An answer names producers, not transactions: two markers of one
+producer never travel together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.log.producers import Marker
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+if TYPE_CHECKING:
+    from ottla.server.node import Node
+
+Place = tuple[str, int]
+Codes = dict[Place, int]
+Load = WriteTxnMarkersRequest.Marker
+
+
+class Parcel(NamedTuple):
+    marker: Marker
+    places: list[Place]
+    receipt: asyncio.Future[Codes]
+
+
+class Courier:
+    def __init__(self, node: Node, broker_id: int) -> None:
+        self._node = node
+        self._line = node.peers.line("markers", broker_id)
+        self._waiting: deque[Parcel] = deque()
+        self._is_out = False
+
+    def bring(self, marker: Marker, places: list[Place]) -> asyncio.Future[Codes]:
+        """Error codes by place. Places that nobody answered for are missing."""
+        receipt: asyncio.Future[Codes] = self._node.loop.create_future()
+        self._waiting.append(Parcel(marker, places, receipt))
+        if not self._is_out:
+            self._is_out = True
+            self._node.spawn(self._go())
+        return receipt
+
+    async def _go(self) -> None:
+        try:
+            while self._waiting:
+                await self._deliver(self._next_load())
+        finally:
+            self._is_out = False
+
+    def _next_load(self) -> dict[int, Parcel]:
+        """By producer."""
+        load: dict[int, Parcel] = {}
+        for parcel in list(self._waiting):
+            if parcel.marker.producer_id not in load:
+                load[parcel.marker.producer_id] = parcel
+                self._waiting.remove(parcel)
+        return load
+
+    async def _deliver(self, load: dict[int, Parcel]) -> None:
+        request = WriteTxnMarkersRequest(markers=[_packed(parcel) for parcel in load.values()])
+        try:
+            answer = await self._line.ask(request, self._node.config["request.timeout.ms"] / 1000)
+            told = _unpacked(answer)
+        except (OSError, KafkaError):
+            told = {}
+        for producer_id, parcel in load.items():
+            if not parcel.receipt.done():
+                parcel.receipt.set_result(told.get(producer_id, {}))
+
+
+def _packed(parcel: Parcel) -> Load:
+    topics: dict[str, Load.Topic] = {}
+    for name, index in parcel.places:
+        topics.setdefault(name, Load.Topic(name=name, partition_indexes=[])).partition_indexes.append(index)
+    marker = parcel.marker
+    return Load(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.epoch,
+        transaction_result=marker.committed,
+        topics=list(topics.values()),
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
+
+
+def _unpacked(answer: WriteTxnMarkersResponse) -> dict[int, Codes]:
+    return {
+        each.producer_id: {
+            (topic.name, partition.partition_index): partition.error_code
+            for topic in each.topics
+            for partition in topic.partitions
+        }
+        for each in answer.markers
+    }
