@@ -20,6 +20,7 @@ from desk import on_loop
 from ottla.client.connection import Lost
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
 from ottla.raft.quorum import Address, Voter, VoterSet
+from ottla.server import creation
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
 from ottla.server.handlers.envelope import FORWARDABLE
@@ -29,6 +30,7 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import read_response_header
 from ottla.wire.messages.brokers import EnvelopeRequest, EnvelopeResponse
 from ottla.wire.messages.cluster import ApiVersionsRequest
+from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.placement import ElectLeadersRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
@@ -249,6 +251,36 @@ async def test_without_a_controller_the_time_runs_out(tmp_path: Path) -> None:
         assert [topic.error_code for topic in made.topics] == [Error.REQUEST_TIMED_OUT.code]
         with pytest.raises(Lost, match="no controller"):
             await other.node.channel.ask(creating("t"), 0.1)
+
+
+@on_loop
+async def test_topics_that_are_named_are_made_by_the_controller(tmp_path: Path) -> None:
+    """Asked for many times at once, each is asked for once."""
+    async with pair(tmp_path) as (leader, other):
+        client = await other.connect()
+        for name in ("a", "b", "a", "a"):
+            wanted = MetadataRequest(topics=[MetadataRequest.Topic(name=name)], allow_auto_topic_creation=True)
+            (told,) = (await client.call(wanted, 12)).topics
+            assert told.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
+        await until(lambda: all(leader.node.quorum.image.topic(name) for name in "ab"))
+        assert sum(leader.node.measures.api[CreateTopicsRequest.key].counts) == 1
+
+
+@on_loop
+async def test_who_coordinates_is_known_once_the_controller_has_made_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it is never known, because this node copies no metadata yet: the client is told to ask again."""
+    monkeypatch.setattr(creation, "READING_S", 0.05)
+    async with pair(tmp_path) as (leader, other):
+        clients = [await other.connect() for _ in range(3)]
+        asked = [each.call(FindCoordinatorRequest(coordinator_keys=["g"]), 4) for each in clients]
+        for answer in await asyncio.gather(*asked):
+            assert [each.error_code for each in answer.coordinators] == [Error.COORDINATOR_NOT_AVAILABLE.code]
+        topic = leader.node.quorum.image.topic("__consumer_offsets")
+        assert topic is not None and len(topic.partitions) == other.node.config["offsets.topic.num.partitions"]
+        assert leader.node.quorum.image.configs(TOPIC, topic.name)["cleanup.policy"] == "compact"
+        assert sum(leader.node.measures.api[CreateTopicsRequest.key].counts) == 1
 
 
 def test_how_long_a_request_is_kept() -> None:

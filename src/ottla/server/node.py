@@ -28,6 +28,7 @@ from ottla.server import limits
 from ottla.server.channel import ControllerChannel
 from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
+from ottla.server.creation import Creation
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
@@ -124,6 +125,7 @@ class Node:
         self.controller = Controller(config, world, self.quorum)
         self.peers = Peers(config, world, self.quorum)
         self.channel = ControllerChannel(self)
+        self.creation = Creation(self)
         self.watch = Watch(self)
         self.membership = Membership(self)
         self.groups = group_coordinators(self)

@@ -25,12 +25,14 @@ def alive_on(image: Image, listener: str) -> list[Broker]:
     return [broker for broker in alive if not broker.fenced and listener in broker.endpoints]
 
 
-def controller_for_clients(image: Image, alive: list[Broker]) -> int:
-    """A broker that takes requests for the controller: the controller itself, if clients can reach it."""
-    ids = [broker.id for broker in alive]
-    if image.controller_id in ids:
-        return image.controller_id
-    return ids[0] if ids else -1
+def controller_for_clients(ctx: Context, alive: list[Broker]) -> int:
+    """A broker that takes requests for the controller: the controller itself, if clients can reach it; or any that lives.
+
+    In Apache Kafka it is any broker, because all of them pass on what is meant for the controller. So do ours."""
+    ids, leader = [broker.id for broker in alive], ctx.node.quorum.leader_id
+    if leader in ids:
+        return leader
+    return ctx.node.world.random.choice(ids) if ids else -1
 
 
 @serves(DescribeClusterRequest, versions="0-2")
@@ -43,23 +45,24 @@ async def describe_cluster(request: DescribeClusterRequest, ctx: Context) -> Des
         cluster_id=ctx.image.cluster_id, endpoint_type=here, cluster_authorized_operations=operations
     )
     if here == CONTROLLERS:
-        _describe_controllers(answer, ctx.image, ctx.listener)
+        _describe_controllers(answer, ctx)
     else:
-        _describe_brokers(answer, ctx.image, ctx.listener, with_fenced=request.include_fenced_brokers)
+        _describe_brokers(answer, ctx, with_fenced=request.include_fenced_brokers)
     return answer
 
 
-def _describe_brokers(answer: DescribeClusterResponse, image: Image, listener: str, with_fenced: bool) -> None:
+def _describe_brokers(answer: DescribeClusterResponse, ctx: Context, with_fenced: bool) -> None:
+    image, listener = ctx.image, ctx.listener
     alive = alive_on(image, listener)
     shown = _with_fenced(image, listener) if with_fenced else alive
-    answer.controller_id = controller_for_clients(image, alive)
+    answer.controller_id = controller_for_clients(ctx, alive)
     answer.brokers = [_described(broker, listener) for broker in shown]
 
 
-def _describe_controllers(answer: DescribeClusterResponse, image: Image, listener: str) -> None:
-    answer.controller_id = image.controller_id
-    for controller_id, controller in sorted(image.controllers.items()):
-        if (endpoint := controller.endpoints.get(listener)) is not None:
+def _describe_controllers(answer: DescribeClusterResponse, ctx: Context) -> None:
+    answer.controller_id = ctx.node.quorum.leader_id
+    for controller_id, controller in sorted(ctx.image.controllers.items()):
+        if (endpoint := controller.endpoints.get(ctx.listener)) is not None:
             node = DescribeClusterResponse.Broker(broker_id=controller_id, host=endpoint.host, port=endpoint.port)
             answer.brokers.append(node)
 

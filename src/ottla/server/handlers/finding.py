@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from ottla.metadata.controller import create_topics
+from ottla.metadata.controller import NewTopic, create_topics
 from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.server.context import Context
 from ottla.server.coordinators import partition_of
@@ -88,14 +88,22 @@ async def _leader(key: str, name: str, ctx: Context) -> Coordinator:
 
 
 async def _make(name: str, ctx: Context) -> None:
-    active, rng = ctx.node.controller, ctx.node.world.random
-    wanted = [auto_topic(name, ctx.node.config)]
-    try:
-        outcomes = await active.propose(lambda image: create_topics(image, wanted, active.rules, rng))
-    except KafkaError as error:
+    new = auto_topic(name, ctx.node.config)
+    error = await (_decide(new, ctx) if ctx.node.controller.is_active else ctx.node.creation.create(new))
+    if error is not None and error.error is Error.REQUEST_TIMED_OUT:
         raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, error.message)
-    outcome = outcomes[name]
-    if isinstance(outcome, KafkaError) and outcome.error is not Error.TOPIC_ALREADY_EXISTS:
+    if error is not None:
         # Clients ask again and again, and say nothing to whoever waits for them.
         what, setting = NEEDED_BY[name]
-        log.warning("no %s can begin: %s Start more brokers, or lower %s.", what, outcome.message, setting)
+        log.warning("no %s can begin: %s Start more brokers, or lower %s.", what, error.message, setting)
+
+
+async def _decide(new: NewTopic, ctx: Context) -> KafkaError | None:
+    active, rng = ctx.node.controller, ctx.node.world.random
+    try:
+        outcomes = await active.propose(lambda image: create_topics(image, [new], active.rules, rng))
+    except KafkaError as error:
+        raise KafkaError(Error.COORDINATOR_NOT_AVAILABLE, error.message)
+    outcome = outcomes[new.name]
+    failed = isinstance(outcome, KafkaError) and outcome.error is not Error.TOPIC_ALREADY_EXISTS
+    return outcome if failed else None  # type: ignore[return-value]

@@ -82,7 +82,7 @@ async def metadata(request: MetadataRequest, ctx: Context) -> MetadataResponse:
             for broker in alive
         ],
         cluster_id=image.cluster_id,
-        controller_id=controller_for_clients(image, alive),
+        controller_id=controller_for_clients(ctx, alive),
         topics=[*topics, *missing],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
     )
@@ -205,7 +205,8 @@ def _create_missing(request: MetadataRequest, names: Iterable[str], ctx: Context
     config = ctx.node.config
     if request.allow_auto_topic_creation and config["auto.create.topics.enable"]:
         wanted = [auto_topic(name, config) for name in names if _may_be_created(name)]
-        ctx.node.controller.create_soon(_affordable(wanted, ctx))
+        creator = ctx.node.controller if ctx.node.controller.is_active else ctx.node.creation
+        creator.create_soon(_affordable(wanted, ctx))
 
 
 def _affordable(wanted: list[NewTopic], ctx: Context) -> list[NewTopic]:
