@@ -270,6 +270,36 @@ def test_aborted_transactions_are_listed_by_first_offset_for_a_range() -> None:
         log = reopen(log, clean=False)
 
 
+def aborted(log: Log, first: int = 0) -> list[int]:
+    return [row.first_offset for row in log.aborted_transactions(first, log.end_offset)]
+
+
+def test_the_list_of_aborted_transactions_is_opened_once_and_counts_among_the_open_files() -> None:
+    """TRAP-61: every read_committed fetch looks into it. What happens to the segment happens to what is kept of it."""
+    log = make_log(settings=LogSettings(segment_bytes=600))
+    for producer_id in range(1, 31):
+        send(log, 0, transactional=True, producer_id=producer_id)
+        mark(log, commit=False, producer_id=producer_id)
+    everything = list(range(0, 60, 2))
+    assert aborted(log) == everything and len(log.segments) > 3
+    opened: list[str] = []
+    usual = log.disk.open
+    log.disk.open = lambda path, **more: opened.append(path) or usual(path, **more)  # type: ignore
+    assert aborted(log) == everything and aborted(log, 10) == everything[5:] and not opened
+
+    log.files.files_max = 2
+    log.roll()
+    assert aborted(log) == everything and opened and len(log.files) <= 2
+    log.files.files_max = 100
+    aborted(log)
+    run(log.truncate_to(31))
+    assert aborted(log) == everything[:15], "the marker of the last one is gone"
+    mark(log, commit=False, producer_id=16)
+    assert aborted(log) == everything[:16]
+    log.close()
+    assert not len(log.files)
+
+
 def test_an_open_transaction_survives_restarts_and_ends_later() -> None:
     log = make_log()
     send(log, 0, transactional=True)

@@ -65,11 +65,12 @@ def bytes_below(data: bytes, offset: int) -> int:
 
 def from_marker(file: File, first: int) -> Iterator[AbortedTransaction]:
     """The rows whose markers lie at `first` or above. Found by halves: a segment may hold a million of them."""
-    low, high = 0, file.size() // ROW_BYTES
+    low = 0
+    high = count = file.size() // ROW_BYTES
     while high - low > ROWS_READ:
         middle = (low + high) // 2
         row = next(unpack(file.read_at(middle * ROW_BYTES, ROW_BYTES)))
         low, high = (middle + 1, high) if row.last_offset < first else (low, middle + 1)
-    while rows := list(unpack(file.read_at(low * ROW_BYTES, ROWS_READ * ROW_BYTES))):
+    while low < count and (rows := list(unpack(file.read_at(low * ROW_BYTES, ROWS_READ * ROW_BYTES)))):
         yield from (row for row in rows if row.last_offset >= first)
         low += len(rows)

@@ -466,4 +466,4 @@ class Rewriter:
         segment.open().sync()
         for suffix in suffixes:
             self._disk.open(segment.at(suffix)).sync()
-        self._files.close(segment)
+        segment.close()

@@ -226,7 +226,7 @@ class DataDirectory:
         log = self.logs.pop((topic, partition))
         log.failed = FileNotFoundError(ENOENT, "the log was deleted", log.directory)
         for segment in log.segments:
-            self.files.close(segment)
+            segment.close()
             self.files.drop_index(segment.at(".index"))
         for offsets in (self._recovery_points, self._log_starts, self._cleaned_to, self.high_watermarks):
             offsets.pop((topic, partition), None)

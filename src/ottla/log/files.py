@@ -22,12 +22,20 @@ INDEX_ENTRIES_MAX = 4 << 20
 
 
 class Holder(Protocol):
-    """Whoever keeps an open file: a segment."""
+    """Whoever keeps an open file: a segment its records, and beside them an index that is read from the file."""
 
-    path: str
-    mark: str
     file: File | None
     used: bool
+
+
+class Beside:
+    """A second file of a segment, open while it is used."""
+
+    __slots__ = ("file", "used")
+
+    def __init__(self) -> None:
+        self.file: File | None = None
+        self.used = False
 
 
 class OpenFiles:
@@ -43,9 +51,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def open(self, holder: Holder, create: bool = False) -> File:
+    def open(self, holder: Holder, path: str, create: bool = False) -> File:
         try:
-            file = self.disk.open(holder.path + ".log" + holder.mark, create=create)
+            file = self.disk.open(path, create=create)
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE) or not self._holders:
                 raise
@@ -53,7 +61,7 @@ class OpenFiles:
             self.files_max = max(1, len(self._holders) // 2)
             while len(self._holders) > self.files_max:
                 self._let_one_go()
-            file = self.disk.open(holder.path + ".log" + holder.mark, create=create)
+            file = self.disk.open(path, create=create)
         holder.file, holder.used = file, True
         self._holders[holder] = None
         while len(self._holders) > self.files_max:

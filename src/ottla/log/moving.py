@@ -165,7 +165,7 @@ class Copy:
         log = self.log
         log.failed = log.failed or FileNotFoundError("the copy was dropped")
         for segment in log.segments:
-            self.home.files.close(segment)
+            segment.close()
             self.home.files.drop_index(segment.path + ".index")
         with suppress(OSError):  # what cannot be removed now is removed by the next start
             await self.home.disk.away(self._remove)

@@ -200,7 +200,7 @@ def aborted_transactions(log: Log, first: int, end: int) -> list[aborted.Aborted
     for segment in log.segments[log.segment_number(first) :]:
         if segment.base not in log.with_aborted:
             continue
-        for row in aborted.from_marker(log.disk.open(segment.at(".txnindex")), first):
+        for row in aborted.from_marker(segment.open_aborted(), first):
             if row.first_offset < end:
                 found.append(row)
             if row.last_stable_offset >= end:

@@ -93,7 +93,7 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
         rebuild_producers(log)
     log.fresh = not (clean or settled)
     for segment in segments:
-        log.files.close(segment)  # most partitions are idle: a file is opened again when somebody comes
+        segment.close()  # most partitions are idle: a file is opened again when somebody comes
     return report
 
 
@@ -492,7 +492,7 @@ def close(log: Log) -> None:
         if not log.is_settled:
             _close_synced(log)
     for segment in log.segments:
-        log.files.close(segment)
+        segment.close()
         log.files.drop_index(segment.at(".index"))
 
 

@@ -22,7 +22,7 @@ from struct import Struct
 from struct import error as StructError
 
 from ottla.log import index as rows
-from ottla.log.files import OpenFiles
+from ottla.log.files import Beside, OpenFiles
 from ottla.log.index import OffsetIndex
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
@@ -65,6 +65,7 @@ def stem(directory: str, base: int) -> str:
 class Segment:
     __slots__ = (
         "_files",
+        "aborted",
         "base",
         "checked",
         "created_ms",
@@ -97,6 +98,7 @@ class Segment:
         self.size = size
         self.file: File | None = None
         self.used = False
+        self.aborted: Beside | None = None
         self.index: OffsetIndex | None = None
         self.times: bytearray | None = None
         self.index_settled = self.times_settled = 0
@@ -114,7 +116,20 @@ class Segment:
 
     def open(self) -> File:
         self.used = True
-        return self.file or self._files.open(self)
+        return self.file or self._files.open(self, self.at(".log"))
+
+    def open_aborted(self) -> File:
+        """The index of aborted transactions, where there is one: every read_committed fetch looks into it."""
+        if self.aborted is None:
+            self.aborted = Beside()
+        self.aborted.used = True
+        return self.aborted.file or self._files.open(self.aborted, self.at(".txnindex"))
+
+    def close(self) -> None:
+        self._files.close(self)
+        if self.aborted is not None:
+            self._files.close(self.aborted)
+            self.aborted = None
 
     def at(self, suffix: str) -> str:
         """The path of one of its files."""
@@ -126,7 +141,7 @@ class Segment:
         """A fresh segment: its three files, empty."""
         for suffix in (".index", ".timeindex"):
             _emptied(self._files.disk.open(self.at(suffix), create=True))
-        _emptied(self._files.open(self, create=True))
+        _emptied(self._files.open(self, self.at(".log"), create=True))
         self.index, self.times = OffsetIndex(), bytearray()
         self.recent_lasts, self.recent_positions = array("q"), array("q")
         self.max_timestamp = NO_TIMESTAMP
@@ -136,7 +151,7 @@ class Segment:
     def remove(self) -> None:
         """Take the files of a segment away, as far as they are there."""
         disk = self._files.disk
-        self._files.close(self)
+        self.close()
         self._files.drop_index(self.at(".index"))
         for suffix in SUFFIXES:
             if disk.exists(self.at(suffix)):

@@ -144,7 +144,7 @@ def put_aside(log: Log, segments: list[Segment]) -> None:
         log.with_aborted.discard(segment.base)
         if segment in log.unsynced:
             log.unsynced.remove(segment)
-        log.files.close(segment)
+        segment.close()
         log.files.drop_index(segment.at(".index"))
         for suffix in SUFFIXES:
             aside = segment.path + suffix + DELETED
