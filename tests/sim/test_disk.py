@@ -271,3 +271,20 @@ def test_a_real_file_tells_what_is_in_memory(tmp_path: Path) -> None:
     file.bring_in(0, len(data))
     assert file.is_cached(0, len(data))
     file.bring_in(1_900_000, 5_000_000)  # the file may have been cut since somebody looked
+
+
+def test_a_copy_has_everything_synced_and_goes_its_own_way() -> None:
+    disk = disk_with(b"here", synced=False)
+    copy = disk.copy(random.Random(1))
+    disk.open("/d/f").write_at(0, [b"more"])
+    assert after(copy, Loss.LOST) == b"here"
+    assert copy.used == len(b"here")
+    copy.open("/d/f").write_at(0, [b"less"])
+    assert disk.read("/d/f") == b"more"
+
+
+def test_a_wiped_disk_is_empty_and_the_old_one_is_gone() -> None:
+    disk = disk_with(b"here")
+    assert disk.wipe().names("/") == []
+    with pytest.raises(PowerCut):
+        disk.read("/d/f")

@@ -406,6 +406,30 @@ class TestFaults:
 
         assert 120 < run(1, main) < 140
 
+    def test_groups_are_parted_and_whoever_is_in_both_is_not(self):
+        async def main(loop: SimLoop) -> None:
+            loop.network.part(["a", "b"], ["b", "c"])
+            blocked = [(x, y) for x in "abc" for y in "abc" if loop.network.blocked(x, y)]
+            assert blocked == [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
+            loop.network.heal_all()
+            loop.network.part(["a"], ["c"])
+            assert loop.network.blocked("a", "c") and not loop.network.blocked("a", "b")
+
+        run(1, main)
+
+    def test_a_machine_without_power_is_silent_until_it_is_on_again(self):
+        async def main(loop: SimLoop) -> None:
+            client, _ = await pair(loop)
+            loop.network.darken("b0")
+            loop.kill("b0")
+            await asyncio.sleep(60)
+            assert not client.lost.done()
+            loop.network.light_up("b0")
+            await asyncio.sleep(1)
+            assert client.lost.done()
+
+        run(1, main)
+
     def test_a_stall_heals_itself(self):
         async def main(loop: SimLoop) -> None:
             client, server = await pair(loop)

@@ -9,26 +9,33 @@ A *machine* has a name, a disk and settings, and at most one process at a time. 
     exit        the node ended by itself, because it could not start or its metadata could not be kept; `Machine.exit` says why
 
 A kill can come at any moment, or at a chosen disk call, in the middle of what for the event loop is a single step.
+
+`add` gives a machine for a node of its own; `form` gives several that know each other, each of them broker and voter, their
+disks formatted for one cluster. Disks may also be copies of those of an earlier history, so that a seed begins with a cluster
+that has been in use.
+
 `on_ready` and `on_fall` tell whoever keeps the books; they see the real `Node`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import WrongDirectory
-from ottla.log.identity import BadIdentity
+from ottla.log.identity import BadIdentity, MetaProperties, write_meta_properties
 from ottla.server.node import Node
 from ottla.sim.disk import Loss, SimDisk
 from ottla.sim.loop import SimLoop
 from ottla.sim.world import Worlds
 from ottla.wire.errors import KafkaError
+from ottla.wire.ids import random_id
 
 PORT = 9092
 DATA = "/data"
+CLUSTER_ID = "U2ltdWxhdGVkQ2x1c3Rlcg"
 
 # What `ottla serve` turns into one clear line and an exit code; anything else is a defect.
 REASONS_NOT_TO_START = (OSError, KafkaError, WrongDirectory, BadIdentity)
@@ -89,6 +96,8 @@ class SimCluster:
         self.on_ready: Callable[[Machine], None] = _nobody
         self.on_fall: Callable[[Machine], None] = _nobody
         self._disk_latency_s = disk_latency_s
+        # Whether a machine without power falls silent; else its kernel goes on, and tells others that the process is gone.
+        self._falls_silent = False
 
     @property
     def bootstrap(self) -> str:
@@ -103,10 +112,56 @@ class SimCluster:
             "log.dirs": DATA,
             **(settings or {}),
         }
+        return self._place(name, chosen, self._empty_disk(name))
+
+    def _place(self, name: str, settings: Mapping[str, str], disk: SimDisk) -> Machine:
+        self.machines[name] = Machine(name, settings, disk)
+        return self.machines[name]
+
+    def _empty_disk(self, name: str) -> SimDisk:
         disk = SimDisk(self.loop.chance("disk", name), latency_s=self._disk_latency_s)
         disk.copies_below, disk.flies_from = COPIES_BELOW, FLIES_FROM
-        self.machines[name] = Machine(name, chosen, disk)
-        return self.machines[name]
+        return disk
+
+    def form(
+        self, names: Sequence[str], settings: Mapping[str, str], disks: Mapping[str, SimDisk] | None = None
+    ) -> list[Machine]:
+        """Machines of one cluster. They run nothing yet."""
+        self._falls_silent = True
+        voters = ",".join(f"{number}@{name}:{PORT + 1}" for number, name in enumerate(names, 1))
+        for number, name in enumerate(names, 1):
+            chosen = {
+                "node.id": str(number),
+                "process.roles": "broker,controller",
+                "listeners": f"PLAINTEXT://{name}:{PORT},CONTROLLER://{name}:{PORT + 1}",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": voters,
+                "log.dirs": DATA,
+                **settings,
+            }
+            if disks is None:
+                self.format(self._place(name, chosen, self._empty_disk(name)))
+            else:
+                self._place(name, chosen, disks[name].copy(self.loop.chance("disk", name)))
+        return [self.machines[name] for name in names]
+
+    def format(self, machine: Machine) -> None:
+        """Give its directory an identity, as `kafka-storage format` does: a new one each time."""
+        number = int(machine.settings["node.id"])
+        life = self.loop.node(machine.name).incarnation if self.loop.known(machine.name) else 0
+        identity = random_id(self.loop.chance("identity", machine.name, life))
+        machine.disk.make_directory(DATA)
+        now_ms = self.worlds.now_ms(machine.name)
+        write_meta_properties(machine.disk, DATA, MetaProperties(CLUSTER_ID, number, identity), now_ms)
+
+    def wipe(self, name: str) -> None:
+        """An empty disk, formatted for the same cluster, in a machine whose process has ended."""
+        if self.is_up(name):
+            raise RuntimeError(f"{name} still runs a process: kill it")
+        self.loop.note("wipe", name)
+        machine = self.machines[name]
+        machine.disk, machine.loss = machine.disk.wipe(), None
+        self.format(machine)
 
     def boot(self, name: str) -> Machine:
         """Start the process, on the disk as the last one left it."""
@@ -114,6 +169,7 @@ class SimCluster:
         if self.loop.known(name):
             machine.disk = self._inherited(machine)
         machine.loss, machine.exit, machine.is_ready = None, None, False
+        self.loop.network.light_up(name)
         world = self.worlds.of(name, machine.disk)
         self.loop.boot(name, machine.run(world, self.on_ready))
         return machine
@@ -135,6 +191,8 @@ class SimCluster:
         machine.loss = loss
         self.on_fall(machine)
         machine.is_ready = False
+        if loss is not None and self._falls_silent:
+            self.loop.network.darken(name)
         self.loop.kill(name)
 
     def kill_at_call(self, name: str, calls: int, loss: Loss | None = None) -> None:

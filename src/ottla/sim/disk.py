@@ -270,6 +270,18 @@ class SimDisk:
         after._root, after.used = self._root, self.used
         return after
 
+    def copy(self, rng: random.Random) -> SimDisk:
+        """Another disk with the same content, all of it synced long ago: somewhere to begin from, again and again."""
+        after = self._like_this()
+        after._rng = rng
+        after._root = _copied(self._root)
+        after.used = self.used
+        return after
+
+    def wipe(self) -> SimDisk:
+        """An empty disk in the place of this one."""
+        return self._successor()
+
     def _successor(self) -> SimDisk:
         self._dead = True
         return self._like_this()
@@ -452,6 +464,18 @@ def _total(node: Content | Folder) -> int:
     if isinstance(node, Content):
         return len(node.now)
     return sum(map(_total, node.entries.values()))
+
+
+def _copied(folder: Folder) -> Folder:
+    after = Folder()
+    for name, node in folder.entries.items():
+        if isinstance(node, Folder):
+            after.entries[name] = _copied(node)
+        else:
+            content = after.entries[name] = Content()
+            content.now, content.durable = bytearray(node.now), bytearray(node.now)
+    after.durable = dict(after.entries)
+    return after
 
 
 # -- what a crash leaves

@@ -25,7 +25,7 @@ import errno
 import itertools
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ottla.sim.machine import Node
@@ -70,6 +70,7 @@ class Network:
         self._listeners: dict[tuple[str, int], list[Server]] = {}
         self._cuts: dict[tuple[str, str], None] = {}
         self._slow: dict[tuple[str, str], float] = {}
+        self._dark: dict[str, None] = {}
         self._ports = itertools.count()
 
     # Faults
@@ -96,6 +97,13 @@ class Network:
         self.cut(name, ANY)
         self.cut(ANY, name)
 
+    def part(self, ones: Iterable[str], others: Iterable[str]) -> None:
+        """Nothing passes between two groups, either way. Whoever is in both keeps touch with both."""
+        ones, others = list(ones), list(others)
+        for one, other in ((one, other) for one in ones for other in others if one != other):
+            self.cut(one, other)
+            self.cut(other, one)
+
     def stall(self, source: str, target: str, seconds: float) -> None:
         """A cut that heals itself."""
         self.cut(source, target)
@@ -114,10 +122,22 @@ class Network:
             transport.reset_arrived()
         return len(hit)
 
+    def darken(self, name: str) -> None:
+        """The machine has no power: nobody hears from it, not even that its connections are gone."""
+        self._dark[name] = None
+
+    def light_up(self, name: str) -> None:
+        """It is on again, and its kernel knows nothing of the connections of old."""
+        if name in self._dark:
+            del self._dark[name]
+            self._release_held()
+
     def blocked(self, source: str, target: str) -> bool:
-        cuts = self._cuts
-        if not cuts or source == target:
+        cuts, dark = self._cuts, self._dark
+        if not (cuts or dark) or source == target:
             return False
+        if source in dark or target in dark:
+            return True
         return (source, target) in cuts or (source, ANY) in cuts or (ANY, target) in cuts
 
     def delay(self, source: str, target: str) -> float:
