@@ -26,6 +26,7 @@ from ottla.replication.partition import Partition
 from ottla.rising import Rising
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.leaders import FETCH_SINCE, tell_leaders_to_reader
 from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
@@ -73,8 +74,11 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
         wait_ms, may_send = charging.fetched(ctx, reading.bytes_read)
         response = reading.response() if may_send else ctx.node.sessions.without_records(plan)
         response.throttle_time_ms = wait_ms
-        return response
-    return reading.response()
+    else:
+        response = reading.response()
+    if reading.has_failed and ctx.version >= FETCH_SINCE:
+        tell_leaders_to_reader(response, ctx.image, ctx.listener)
+    return response
 
 
 def _failed(request: FetchRequest, version: int) -> FetchResponse:
@@ -96,6 +100,7 @@ class Reading:
         "bytes_read",
         "comes_behind",
         "follower_id",
+        "has_failed",
         "is_again",
         "isolation",
         "life",
@@ -126,7 +131,7 @@ class Reading:
         self.min_bytes = min(request.min_bytes, self.bytes_max)
         self.answers: dict[Key, Answer] = {}
         self.bytes_read = 0
-        self.urgent = False
+        self.urgent = self.has_failed = False
 
     def bring_at_most(self, bytes_max: int) -> None:
         self.bytes_max = min(self.bytes_max, bytes_max)
@@ -142,7 +147,7 @@ class Reading:
 
     async def read(self) -> None:
         self.bytes_read = 0
-        self.urgent = False
+        self.urgent = self.has_failed = False
         answers: dict[Key, Answer] = {}
         missing: dict[Key, Answer] = {}
         for key, wanted in self.plan.wanted.items():
@@ -150,12 +155,13 @@ class Reading:
                 partition = self.replicas.find(wanted.topic, wanted.index)
             except KafkaError as error:
                 missing[key] = _refused(wanted.index, error, [])
+                self.has_failed = True
                 continue
             try:
                 answers[key] = self._read_now(partition, wanted) or await self._read_later(partition, wanted)
             except KafkaError as error:
                 answers[key] = _refused(wanted.index, error, None)
-                self.urgent = True
+                self.urgent = self.has_failed = True
         self.urgent |= not answers
         self.answers = {**answers, **_unknown_ids_first(missing)} if missing else answers
 

@@ -32,6 +32,7 @@ from ottla.rising import Rising
 from ottla.server import verifying
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.leaders import tell_leaders_to_producer
 from ottla.server.verifying import Entrant, Manner, NotAdmitted, Place, Verdict
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
@@ -102,7 +103,9 @@ async def _look_inside(request: ProduceRequest, ctx: Context, verdicts: Verdicts
 
 async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending, answer: Told) -> Told:
     ctx.effective()
-    await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
+    all_safe = await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
+    if answer is not None and not all_safe:
+        tell_leaders_to_producer(answer, ctx.image, ctx.listener)
     return answer
 
 
@@ -189,7 +192,10 @@ class Appending:
             if self.failed:
                 self.connection.abort("a produce with acks=0 failed")
             return None
-        return ProduceResponse(responses=topics)
+        told = ProduceResponse(responses=topics)
+        if self.failed:
+            tell_leaders_to_producer(told, self.replicas.image, self.connection.listener.name)
+        return told
 
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
         hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
@@ -276,9 +282,9 @@ class Appending:
         self.connection.abort(f"a produce with acks=0 was lost: {error.message}")
 
 
-async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> None:
+async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> bool:
     """Wait for all partitions together; whoever is not safe in time is told so, though its records stay in the log."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    deadline, all_safe = asyncio.get_running_loop().time() + timeout_s, True
     for partition, offset, mark, answer in waits:
         if answer.error_code:
             continue  # its write failed while we waited for another
@@ -290,7 +296,8 @@ async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> None:
         except TimeoutError:
             answer.error_code = Error.REQUEST_TIMED_OUT.code
         except KafkaError as error:
-            answer.error_code = error.code
+            answer.error_code, all_safe = error.code, False
+    return all_safe
 
 
 async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
