@@ -298,7 +298,7 @@ async def throw_out(consumer: GroupConsumer) -> None:
     """Somebody else leaves in this member's name."""
     from ottla.wire.messages.groups import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 
-    group, member_id = consumer.coordinator.group, consumer.member.committer.member_id
+    group, member_id = consumer.coordinator.key, consumer.member.committer.member_id
     connection = await consumer.cluster.any()
     if type(consumer.member).__name__ == "ConsumerMember":
         await connection.request(ConsumerGroupHeartbeatRequest(group_id=group, member_id=member_id, member_epoch=-1))

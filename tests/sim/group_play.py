@@ -191,7 +191,7 @@ class GroupPlay(Stage):
             coordinator.close()
 
     async def look_alone(self, coordinator: Coordinator, where: TopicPartition) -> None:
-        group = coordinator.group
+        group = coordinator.key
         question = self.ledger.asking(group, [where])
         found = await commits.fetch(coordinator, [where])
         self.ledger.told(group, {where: what.offset for where, what in found.items()}, question)

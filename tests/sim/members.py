@@ -38,14 +38,14 @@ class WatchedClassic(ClassicMember):
     owner: Watched
 
     async def _sync(self, joined: JoinGroupResponse) -> None:
-        question = self.owner.ledger.joining(self.coordinator.group)
+        question = self.owner.ledger.joining(self.coordinator.key)
         self.owner.question = question, asyncio.get_running_loop().time()
         await super()._sync(joined)
 
     async def _take(self, assigned: Partitions) -> None:
         question, sent_at = self.owner.question
         if not self.owner.is_mixed:
-            self.owner.ledger.joined(self.coordinator.group, self.generation, question)
+            self.owner.ledger.joined(self.coordinator.key, self.generation, question)
         self.owner.ledger.heard(self.owner.name, sent_at)
         await super()._take(assigned)
 
@@ -60,7 +60,7 @@ class WatchedConsumer(ConsumerMember):
     owner: Watched
 
     async def _say(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
-        ledger, group = self.owner.ledger, self.coordinator.group
+        ledger, group = self.owner.ledger, self.coordinator.key
         sent_at, question = asyncio.get_running_loop().time(), ledger.joining(group)
         answer = await super()._say(epoch)
         if epoch >= JOIN:
@@ -225,7 +225,7 @@ class Auditor:
                 coordinator.close()
 
     async def look(self, coordinator: Coordinator) -> None:
-        ledger, group = self.play.ledger, coordinator.group
+        ledger, group = self.play.ledger, coordinator.key
         question = ledger.asking(group, WHERES)
         found = await commits.fetch(coordinator, WHERES, require_stable=self.rng.random() < 0.5)
         ledger.told(group, {where: what.offset for where, what in found.items()}, question)

@@ -134,7 +134,7 @@ class ClassicMember:
         metadata = packed_subscription(subscription)
         protocol = JoinGroupRequest.Protocol
         request = JoinGroupRequest(
-            group_id=self.coordinator.group,
+            group_id=self.coordinator.key,
             session_timeout_ms=self.manners.session_timeout_ms,
             rebalance_timeout_ms=self.manners.rebalance_timeout_ms,
             member_id=self.member_id,
@@ -155,7 +155,7 @@ class ClassicMember:
     async def _sync(self, joined: JoinGroupResponse) -> None:
         assignments = await self._plan(joined) if self.is_leader and not joined.skip_assignment else []
         request = SyncGroupRequest(
-            group_id=self.coordinator.group,
+            group_id=self.coordinator.key,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.manners.instance_id,
@@ -217,7 +217,7 @@ class ClassicMember:
             self.member_id = ""
             return
         request = HeartbeatRequest(
-            group_id=self.coordinator.group,
+            group_id=self.coordinator.key,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.manners.instance_id,
@@ -241,5 +241,5 @@ class ClassicMember:
 
     async def _say_goodbye(self, why: str) -> None:
         member = LeaveGroupRequest.Member(member_id=self.member_id, group_instance_id=None, reason=why)
-        request = LeaveGroupRequest(group_id=self.coordinator.group, member_id=self.member_id, members=[member])
+        request = LeaveGroupRequest(group_id=self.coordinator.key, member_id=self.member_id, members=[member])
         await self.coordinator.ask(request)

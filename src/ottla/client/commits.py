@@ -124,7 +124,7 @@ async def delete(
 ) -> dict[TopicPartition, KafkaError | None]:
     """Forget commits; what became of each. One attempt."""
     request = OffsetDeleteRequest(
-        group_id=coordinator.group,
+        group_id=coordinator.key,
         topics=[
             OffsetDeleteRequest.Topic(
                 name=topic,
@@ -157,7 +157,7 @@ def _commit_request(
 ) -> OffsetCommitRequest:
     partition = OffsetCommitRequest.Topic.Partition
     return OffsetCommitRequest(
-        group_id=coordinator.group,
+        group_id=coordinator.key,
         generation_id_or_member_epoch=committer.generation,
         member_id=committer.member_id,
         group_instance_id=committer.instance_id,
@@ -197,12 +197,12 @@ def _fetch_request(
             for topic, part in numbers.items()
         ]
     group = OffsetFetchRequest.Group(
-        group_id=coordinator.group,
+        group_id=coordinator.key,
         member_id=committer.member_id or None,
         member_epoch=committer.generation,
         topics=many,
     )
-    return OffsetFetchRequest(group_id=coordinator.group, topics=old, groups=[group], require_stable=require_stable)
+    return OffsetFetchRequest(group_id=coordinator.key, topics=old, groups=[group], require_stable=require_stable)
 
 
 def _read_offsets(

@@ -152,7 +152,7 @@ class ConsumerMember:
         topics, owned = self._topics, list(self.owned)
         joins = epoch == JOIN or (epoch > JOIN and self._told == (None, None))
         request = ConsumerGroupHeartbeatRequest(
-            group_id=self.coordinator.group,
+            group_id=self.coordinator.key,
             member_id=self.member_id,
             member_epoch=epoch,
             instance_id=self.manners.instance_id,

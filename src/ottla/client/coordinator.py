@@ -29,11 +29,11 @@ class Node:
 
 
 class Coordinator:
-    """Of a group; or of a transactional id, which then stands where the group is named."""
+    """Of what `key` names: a group, or a transactional id."""
 
-    def __init__(self, cluster: Cluster, group: str, kind: int = GROUP) -> None:
+    def __init__(self, cluster: Cluster, key: str, kind: int = GROUP) -> None:
         self.cluster = cluster
-        self.group = group
+        self.key = key
         self.kind = kind
         # What the cluster had agreed on when the last connection was made.
         self.features: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Coordinator:
     async def connection(self) -> Connection:
         async with self._opening:
             if self._connection is None or self._connection.closed:
-                node = await find(self.cluster, self.group, self.kind)
+                node = await find(self.cluster, self.key, self.kind)
                 self._connection = await Connection.open(node.host, node.port, client_id=self.cluster.client_id)
                 self.features = self._connection.features
             return self._connection

@@ -94,7 +94,7 @@ class GroupConsumer:
     @property
     def metadata(self) -> GroupMetadata:
         """Who this member is, for a transaction that commits offsets of the group."""
-        return GroupMetadata(self.coordinator.group, self.member.committer)
+        return GroupMetadata(self.coordinator.key, self.member.committer)
 
     async def fetch(self) -> list[Consumed]:
         """The next records; none when there are none for a while."""
