@@ -34,8 +34,12 @@ def build() -> None:
     BUILT.mkdir(exist_ok=True)
     for name in ("raw", "bulk", "transactions"):
         source, program = SOURCES / f"{name}.c", BUILT / name
-        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        if not program.exists() or program.stat().st_mtime < max(map(_changed, (source, *SOURCES.glob("*.h")))):
             subprocess.run([compiler, "-O2", "-o", str(program), str(source), "-ldl", "-lpthread"], check=True)
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def build_java() -> None:

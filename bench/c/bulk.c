@@ -17,27 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct rd_kafka_s rd_kafka_t;
-typedef struct rd_kafka_topic_s rd_kafka_topic_t;
-typedef struct rd_kafka_conf_s rd_kafka_conf_t;
-typedef struct rd_kafka_queue_s rd_kafka_queue_t;
-typedef struct {
-    int err;
-    rd_kafka_topic_t *rkt;
-    int32_t partition;
-    void *payload;
-    size_t len;
-    void *key;
-    size_t key_len;
-    int64_t offset;
-    void *opaque;
-} rd_kafka_message_t;
+#include "librdkafka.h"
 
-#define PRODUCER 0
-#define CONSUMER 1
-#define OFFSET_BEGINNING -2
-#define OFFSET_END -1
-#define QUEUE_FULL -184
 #define BATCH 10000
 #define SAMPLES_MAX 4000000
 
