@@ -89,7 +89,7 @@ def transactional_options(settings: Mapping[str, str]) -> dict[str, Any]:
     name = settings.get("transactional.id")
     if not name:
         return {}
-    if not boolean(settings, "enable.idempotence", True):
+    if not _idempotent(settings, ACKS[one_of(settings, "acks", "all", ACKS)]):
         raise Failed(f"{CONFIG_EXCEPTION}: Cannot set a transactional.id without also enabling idempotence.")
     return {"transactional_id": name, "transaction_timeout_ms": number(settings, "transaction.timeout.ms", 60_000)}
 

@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _produce(options: Options) -> None:
     import asyncio
 
-    from ottla.cli.kafka.client_settings import pairs, producer_options
+    from ottla.cli.kafka.client_settings import pairs, producer_options, transactional_options
     from ottla.cli.kafka.connecting import cluster_of, properties_of
     from ottla.cli.kafka.line_reader import LineReader
 
@@ -205,13 +205,17 @@ def _produce(options: Options) -> None:
     if options.has("sync"):
         settings["linger.ms"] = "0"
     cluster = cluster_of(options.text("bootstrap-server"), settings)
+    in_transactions = transactional_options(settings)
 
     async def work() -> None:
         from ottla.client.producer import Producer
 
         async with cluster:
             producer = Producer(cluster, **producer_options(settings))
-            await _send_all(producer, options.text("topic"), reader, options.has("sync"))
+            if in_transactions:
+                await _refuse_first(producer, options.text("topic"), reader)
+            else:
+                await _send_all(producer, options.text("topic"), reader, options.has("sync"))
 
     asyncio.run(work())
 
@@ -245,6 +249,18 @@ def producer_settings(options: Options) -> dict[str, str]:
     if options.has("compression-codec"):
         settings["compression.type"] = options.value("compression-codec") or "gzip"
     return settings
+
+
+async def _refuse_first(producer: Producer, topic: str, reader: LineReader) -> None:
+    """With a transactional id Apache Kafka's tool fails at its first record: it never begins a transaction. One that wrote
+    without any would promise what it does not do."""
+    from ottla.cli.produce import lines
+
+    async for text in lines(sys.stdin.fileno()):
+        key, count = reader.read(text).key, await producer.cluster.partition_count(topic, create=True)
+        place = f"{topic}-{producer.partitioner(topic, key, count) or 0}"
+        why = f"Cannot add partition {place} to transaction before completing a call to initTransactions"
+        raise Failed(f"java.lang.IllegalStateException: {why}")
 
 
 async def _send_all(producer: Producer, topic: str, reader: LineReader, is_sync: bool) -> None:
