@@ -82,10 +82,12 @@ def refused(member: Member, send: Send, now_ms: float) -> None:
 # --- answers
 
 
-def fetch_answered(member: Member, answer: Any, now_ms: float) -> bool:
-    role = member.role
-    if not isinstance(role, Follower):
+def fetch_answered(member: Member, send: Send, answer: Any, now_ms: float) -> bool:
+    role, asked = member.role, partition.only_fetched(getattr(send.request, "topics", ()), "partition")
+    if not isinstance(role, Follower) or asked is None:
         return True
+    if member.is_changing_log or (asked.last_fetched_epoch, asked.fetch_offset) != member.last:
+        return True  # two were asked, the leader among them under another name: the other answer was quicker
     snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
     if answer.diverging_epoch.epoch >= 0:
         _cut(member, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
