@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raft.assembly import Assembly, Peer, key, voter
-
 from ottla.raft.roles import Leader
 from ottla.wire.errors import KafkaError
+from raft.assembly import Assembly, Peer, key, voter
 
 VOTERS = (1, 2, 3)
 OBSERVERS = (4, 5)

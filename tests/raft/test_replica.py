@@ -10,7 +10,7 @@ from ottla.raft.quorum import NOBODY, Address, Key, QuorumState, VoterSet
 from ottla.raft.replica import Lost, Replica
 from ottla.raft.roles import Candidate, Follower, Leader, Resigned, Unattached
 from ottla.raft.snapshots import SnapshotId
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.messages.quorum import BeginQuorumEpochRequest, LeaderChangeMessage, VoteRequest, VotersRecord
 from raft.assembly import CLUSTER, Assembly, Peer, key, voter
 
@@ -167,9 +167,9 @@ def test_a_vote_is_promised_before_it_is_given_and_kept_through_a_crash() -> Non
 def judged(replica: Replica, request: VoteRequest) -> tuple[Error, bool]:
     answer = replica.vote(request, 2000.0)
     if answer.error_code:
-        return partition.error_of(answer.error_code), False
+        return error_of(answer.error_code), False
     part = answer.topics[0].partitions[0]
-    return partition.error_of(part.error_code), part.vote_granted
+    return error_of(part.error_code), part.vote_granted
 
 
 def test_the_order_of_checks_of_a_vote() -> None:

@@ -65,7 +65,7 @@ def _go_on(member: Member, now_ms: float) -> None:
 
 
 def may_stand(member: Member) -> bool:
-    return member.is_voter and member.may_judge and not member.is_changing_log
+    return member.may_lead and member.may_judge and not member.is_changing_log
 
 
 def poll_unattached(member: Member, role: Unattached, now_ms: float) -> float:

@@ -80,6 +80,11 @@ class History:
         return self._voters.entries[-1][0] if self._voters.entries else None
 
     @property
+    def voters_before(self) -> VoterSet:
+        """Those whom the voters in force replaced."""
+        return self._voters.entries[-2][1] if len(self._voters.entries) > 1 else VoterSet()
+
+    @property
     def kraft_version(self) -> int:
         return self._versions.entries[-1][1] if self._versions.entries else 0
 

@@ -145,6 +145,13 @@ class Member:
         return self.voters.voter_of(self.key) is not None
 
     @property
+    def may_lead(self) -> bool:
+        """A voter may, and so may one whose removal is not committed yet: perhaps only its log has that record."""
+        at = self.history.voters_at
+        is_leaving = at is not None and at >= self.high_watermark
+        return self.is_voter or (is_leaving and self.history.voters_before.voter_of(self.key) is not None)
+
+    @property
     def is_only_voter(self) -> bool:
         return self.is_voter and len(self.voters.voters) == 1
 
