@@ -95,7 +95,7 @@ class SimCluster:
         self.machines: dict[str, Machine] = {}
         self.on_ready: Callable[[Machine], None] = _nobody
         self.on_fall: Callable[[Machine], None] = _nobody
-        self._disk_latency_s = disk_latency_s
+        self.disk_latency_s = disk_latency_s
         # Whether a machine without power falls silent; else its kernel goes on, and tells others that the process is gone.
         self._falls_silent = False
 
@@ -119,7 +119,7 @@ class SimCluster:
         return self.machines[name]
 
     def _empty_disk(self, name: str) -> SimDisk:
-        disk = SimDisk(self.loop.chance("disk", name), latency_s=self._disk_latency_s)
+        disk = SimDisk(self.loop.chance("disk", name), latency_s=self.disk_latency_s)
         disk.copies_below, disk.flies_from = COPIES_BELOW, FLIES_FROM
         return disk
 
