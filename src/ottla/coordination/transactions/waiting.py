@@ -66,7 +66,7 @@ def wake(state: Transactions, transactional_id: str, _number: str, moment: Momen
     except WantsProducerId:
         return _told_busy(waiting)
     answers = [*decided.answers, (waiting.waiter, decided.reply)]
-    return Decision(None, decided.records, answers, lambda _error: _told_busy(waiting), decided.orders)
+    return Decision(None, decided.records, answers, refused=lambda _error: _told_busy(waiting), orders=decided.orders)
 
 
 def give_up(state: Transactions, transactional_id: str, number: str, _moment: Moment) -> Decision[None]:
