@@ -56,14 +56,15 @@ def log_end(server: Server, topic: str) -> int:
 def wait_first_ack(server: Server, topic: str, seconds: float = 120.0) -> None:
     """Asks again and again to append one record, until that is acknowledged by all replicas."""
     deadline = time.monotonic() + seconds
-    while not _acknowledged(server, topic):
+    while not is_acknowledged(server, topic):
         server.must_live()
         if time.monotonic() > deadline:
             raise CannotMeasure(f"no ack in {seconds} s")
         time.sleep(0.005)
 
 
-def _acknowledged(server: Server, topic: str) -> bool:
+def is_acknowledged(server: Server, topic: str) -> bool:
+    """Whether one record is appended by this broker, and acknowledged by all replicas in sync."""
     request = _produce_request(topic)
     try:
         with socket.create_connection(split(server.address), 2) as connection:
