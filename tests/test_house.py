@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
     },
     "testing": {"wire", "world", "config", "metadata", "server"},
-    "sim": {"wire", "world", "config", "log", "client", "server"},
+    "sim": {"wire", "world", "config", "log", "metadata", "replication", "client", "server"},
     "cli": {
         "wire",
         "world",
