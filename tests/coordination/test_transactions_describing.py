@@ -2,11 +2,11 @@
 
 import pytest
 
-from ottla.coordination.transactions import describing
+from ottla.coordination.transactions import describing, ending
 from ottla.coordination.transactions.states import State
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import DescribeTransactionsResponse, ListTransactionsRequest
-from transactions_bench import BEGAN_WALL_MS, ID, P0, WRITTEN, TransactionsBench, led_to
+from transactions_bench import BEGAN_WALL_MS, ID, P0, P1, WRITTEN, TransactionsBench, led_to
 
 
 def described(bench, transactional_id=ID):
@@ -37,6 +37,28 @@ def test_states_have_the_names_that_tools_know():
         "CompleteCommit",
         "CompleteAbort",
     ]
+
+
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_describing_an_end_names_what_still_lacks_its_marker(state):
+    """KIP-664, as Apache 4.3.1; who takes over writes all markers again."""
+    bench, producer, _ = led_to(state)
+    (order,) = bench.orders
+
+    def partitions():
+        return [index for topic in described(bench).reply.topics for index in topic.partitions]
+
+    assert partitions() == [0, 1]
+    ending.still_unmarked(bench.state, order, [P1])
+    assert partitions() == [1]
+    bench.take_over()
+    assert partitions() == [0, 1]
+    ending.still_unmarked(bench.state, order, [P1])
+    bench.mark()
+    assert partitions() == []
+    bench.add(producer, P0)
+    ending.still_unmarked(bench.state, order, [P1])  # late news of an end that is over
+    assert partitions() == [0] and not bench.state.unmarked
 
 
 def test_describing_what_nobody_knows():

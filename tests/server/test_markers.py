@@ -12,6 +12,7 @@ from ottla.log.producers import Marker
 from ottla.metadata.controller import delete_topics
 from ottla.replication.partition import Partition
 from ottla.server.shard import Shard
+from ottla.wire.messages.transactions import DescribeTransactionsRequest
 from ottla.wire.records import Batch, ControlType, batches, control_type, iterate
 from served import Served, TouchyDisk, batch, serving, until
 
@@ -120,6 +121,28 @@ async def test_what_cannot_be_written_is_written_later(tmp_path: Path) -> None:
         disk.full = False
         await until(lambda: state_of(served, "x") is State.COMPLETE_COMMIT)
         assert await markers(served.partition("t")) == [(ID, marking.epoch, True)]
+
+
+@on_loop
+async def test_who_looks_meanwhile_sees_what_still_lacks_its_marker(tmp_path: Path) -> None:
+    """KIP-664: DescribeTransactions names these partitions alone while the end is prepared."""
+    async with serving(tmp_path) as served:
+        for name in (STATE, "a", "b"):
+            await served.topic(name)
+        short = served.partition("b")
+        short.is_short_of_replicas = True
+        decide(served, "x", [("a", 0), ("b", 0)])
+        client = await served.connect()
+
+        async def topics() -> list[str]:
+            (told,) = (await client.call(DescribeTransactionsRequest(transactional_ids=["x"]), 0)).transaction_states
+            return [topic.topic for topic in told.topics]
+
+        await until(lambda: shard_of(served, "x").state.unmarked)
+        assert state_of(served, "x") is State.PREPARE_COMMIT and await topics() == ["b"]
+        short.is_short_of_replicas = False
+        await until(lambda: state_of(served, "x") is State.COMPLETE_COMMIT)
+        assert await topics() == []
 
 
 @on_loop

@@ -128,6 +128,7 @@ class Markers:
                 left, why = await self._write(marker, left)
                 if left:
                     log.warning("%s: markers for %s are tried again: %s", marking.transactional_id, left, why)
+                    ending.still_unmarked(shard.state, marking, left)
                     await pauses.next()
         except Fenced:
             log.error("%s: its transaction is left to the coordinator that came after", marking.transactional_id)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ottla.coordination import subscriptions
 from ottla.coordination.machine import Caller, Decision, Moment
-from ottla.coordination.transactions.states import NAMES, Transaction, Transactions, by_topic
+from ottla.coordination.transactions.states import NAMES, TopicPartition, Transaction, Transactions, by_topic
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
     DescribeTransactionsResponse,
@@ -33,13 +33,14 @@ def describe(state: Transactions, transactional_id: str, _caller: Caller, _momen
             transaction_start_time_ms=known.started_ms,
             producer_id=known.producer_id,
             producer_epoch=known.epoch,
-            topics=_topics(known),
+            topics=_topics(state.unmarked.get(transactional_id, known.partitions)),
         )
     )
 
 
-def _topics(known: Transaction) -> list[Described.TopicData]:
-    return [Described.TopicData(topic=name, partitions=ids) for name, ids in by_topic(known.partitions).items()]
+def _topics(partitions: Iterable[TopicPartition]) -> list[Described.TopicData]:
+    """As in Apache Kafka: while a transaction ends, those that have their marker are not part of it any more."""
+    return [Described.TopicData(topic=name, partitions=ids) for name, ids in by_topic(partitions).items()]
 
 
 class Filter(NamedTuple):

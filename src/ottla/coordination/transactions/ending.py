@@ -8,6 +8,7 @@ error a client does that to be sure).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from ottla.coordination.transactions.states import (
     Identity,
     Marking,
     State,
+    TopicPartition,
     Transaction,
     Transactions,
     Waiting,
@@ -239,10 +241,20 @@ def completed(known: Transaction, moment: Moment) -> Transaction:
     )
 
 
+def still_unmarked(state: Transactions, marking: Marking, left: Iterable[TopicPartition]) -> None:
+    """Some markers are written, these are not yet: for those who look at the transaction meanwhile."""
+    if _is_awaited(state, marking):
+        state.unmarked[marking.transactional_id] = tuple(left)
+
+
+def _is_awaited(state: Transactions, marking: Marking) -> bool:
+    known = state.by_id.get(marking.transactional_id)
+    return known is not None and known.state in ENDING and known.marking() == marking
+
+
 def marked(state: Transactions, marking: Marking, moment: Moment) -> Decision[None]:
     """All markers are written. Nothing is to be done if that was heard before, or another coordinator did it."""
-    known = state.by_id.get(marking.transactional_id)
-    if known is None or known.state not in ENDING or known.marking() != marking:
+    if not _is_awaited(state, marking):
         return Decision()
     ended(state, marking.transactional_id, moment)
-    return Decision(records=[to_record(completed(known, moment))])
+    return Decision(records=[to_record(completed(state.by_id[marking.transactional_id], moment))])

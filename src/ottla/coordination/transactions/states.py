@@ -220,6 +220,9 @@ class Transactions:
         # The epoch that came before the present one, if a client that has not heard of the present one may ask again. Not in
         # the records: after a takeover such a client is fenced.
         self.last_epochs: dict[str, int] = {}
+        # Partitions that still lack their marker, where others of the same end have it. Not in the records either: who takes
+        # over writes them all again.
+        self.unmarked: dict[str, tuple[TopicPartition, ...]] = {}
         # Transactional id -> number -> who waits for its transaction to end.
         self.waiting: dict[str, dict[str, Waiting]] = {}
         self.waited = 0
@@ -244,6 +247,8 @@ class Transactions:
     def replay(self, record: Record, offset: int) -> None:
         key, value = record
         assert isinstance(key, TransactionLogKey)
+        if self.unmarked:
+            self.unmarked.pop(key.transactional_id, None)
         if value is None:
             self.by_id.pop(key.transactional_id, None)
             self.written_at.pop(key.transactional_id, None)
