@@ -22,6 +22,7 @@ map may take is counted as Python's dictionary takes it; when it is full the rou
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -52,8 +53,9 @@ from ottla.world import Bytes, Disk, Pace
 
 # Longer keys are mapped by their digest, which is longer than any key that is not.
 KEY_BYTES_MAX = 48
-# What a key takes in the map beside its own bytes: two objects, and their place in a dictionary that has just grown.
-ENTRY_BYTES = 150
+# What a key takes in the map beside its own bytes: two objects, and their place in a dictionary that has just grown and in the
+# list of newest offsets.
+ENTRY_BYTES = 158
 WRITE_BYTES = 1 << 20
 # The node swaps in what is there when this much is written: room on the disk is short-lived.
 WRITTEN_MAX = 1 << 30
@@ -148,9 +150,10 @@ def compact(disk: Disk, job: Job) -> Outcome:
     _remove_remains(disk, job.directory)
     pace = Pace(job.bytes_per_second)
     rows = _aborted_rows(disk, job)
-    newest, end, used = Survey(disk, job, rows, pace).newest()
+    survey = Survey(disk, job, rows, pace)
+    newest, end, used = survey.newest()
     outcome = Outcome(end, transactions=job.transactions, map_used=used)
-    rewriter = Rewriter(disk, job, rows, newest, end, outcome, pace)
+    rewriter = Rewriter(disk, job, rows, newest, survey.survivors(end), outcome, pace)
     for group in grouped(disk, job, end):
         if outcome.bytes_written >= WRITTEN_MAX:
             outcome.next_base = group[0].base
@@ -272,6 +275,21 @@ def mapped(key: bytes) -> bytes:
     return key if len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=KEY_BYTES_MAX + 1).digest()
 
 
+class Survivors:
+    """Where the newest record of each key lies. Of most batches that tells without a look inside whether all of their records
+    stay, or none."""
+
+    def __init__(self, offsets: list[int], start: int, end: int, intricate: set[int]) -> None:
+        self._offsets, self._start, self.end, self._intricate = offsets, start, end, intricate
+
+    def of(self, fields: Fields) -> int | None:
+        """How many records of a batch stay; None if only a look inside can tell."""
+        base, after = fields[BASE], fields[BASE] + fields[DELTA] + 1
+        if base < self._start or after > self.end or base in self._intricate:
+            return None
+        return bisect_left(self._offsets, after) - bisect_left(self._offsets, base)
+
+
 class Survey:
     """Walks the dirty part once and notes the newest offset of every key."""
 
@@ -282,6 +300,10 @@ class Survey:
         self._decisions = Decisions(Transactions(), later, job.inflated_max)
         self._newest: dict[bytes, int] = {}
         self._key_bytes = 0
+        # Bases of batches with tombstones, or of aborted transactions: how many of their records are newest does not say all.
+        self._intricate: set[int] = set()
+        # Every record lies between the first and the last offset of its batch.
+        self._is_orderly = True
 
     def newest(self) -> tuple[dict[bytes, int], int, float]:
         """The map, the offset up to which it speaks, and how full it is."""
@@ -297,6 +319,12 @@ class Survey:
                 return self._newest, end, 1.0
             end = min(following, limit)
         return self._newest, end, self._bytes / job.map_bytes
+
+    def survivors(self, end: int) -> Survivors:
+        """What is known of the records below `end`, up to which the map speaks."""
+        if not self._is_orderly:
+            return Survivors([], end, end, set())
+        return Survivors(sorted(self._newest.values()), self._start, end, self._intricate)
 
     @property
     def _bytes(self) -> int:
@@ -321,15 +349,19 @@ class Survey:
                 self._decisions.of_marker(fields, batch)
                 return
             if self._decisions.of_data(fields):
+                self._intricate.add(fields[BASE])
                 return
-            newest, start = self._newest, self._start
-            for entry in entries(fields, batch, self._job.inflated_max)[1]:
-                key = entry.key
-                if key is not None and entry.offset >= start:
+            newest, start, base, last = self._newest, self._start, fields[BASE], fields[BASE] + fields[DELTA]
+            for offset, _, key, is_tombstone, _, _ in entries(fields, batch, self._job.inflated_max)[1]:
+                if is_tombstone:
+                    self._intricate.add(base)
+                if not base <= offset <= last:
+                    self._is_orderly = False
+                if key is not None and offset >= start:
                     key = key if len(key) <= KEY_BYTES_MAX else mapped(key)
                     if key not in newest:
                         self._key_bytes += len(key)
-                    newest[key] = entry.offset
+                    newest[key] = offset
         except KafkaError as error:
             raise unreadable(fields, error) from None
 
@@ -350,11 +382,12 @@ class Rewriter:
         job: Job,
         rows: list[aborted.AbortedTransaction],
         newest: dict[bytes, int],
-        end: int,
+        survivors: Survivors,
         outcome: Outcome,
         pace: Pace,
     ) -> None:
-        self._disk, self._job, self._newest, self._end = disk, job, newest, end
+        self._disk, self._job, self._newest, self._end = disk, job, newest, survivors.end
+        self._survivors = survivors
         self._outcome, self._pace = outcome, pace
         self._files = OpenFiles(disk)
         self._decisions = Decisions(outcome.transactions, rows, job.inflated_max)
@@ -419,6 +452,12 @@ class Rewriter:
 
     def _filter(self, fields: Fields, batch: memoryview, horizon: int | None) -> bool:
         """Write what stays of a batch. False if nothing does."""
+        survivors = self._survivors.of(fields)
+        if survivors == 0:
+            return False
+        if survivors == fields[COUNT]:
+            self._add(fields, batch, fields[MAX_TIME], survivors)
+            return True
         data, found = entries(fields, batch, self._job.inflated_max)
         keeps_tombstones = horizon is None or self._job.now_ms < horizon
         kept = [entry for entry in found if self._stays(entry, keeps_tombstones)]

@@ -92,15 +92,15 @@ def entries(fields: Fields, batch: memoryview, inflated_max: int) -> tuple[bytes
 
 def _wide(data: bytes, at: int) -> tuple[int, int]:
     """The whole of a varint of several bytes, of which the first has been read; and where it ends."""
-    value, shift = data[at - 1] & 0x7F, 7
-    while True:
+    value, byte = data[at - 1] & 0x7F, data[at]
+    if byte < 0x80:
+        return value | byte << 7, at + 1
+    for shift in range(7, 64, 7):
         byte, at = data[at], at + 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-        shift += 7
-        if shift > 63:
-            raise _nonsense("a number has too many bytes")
+    raise _nonsense("a number has too many bytes")
 
 
 def _nonsense(why: str) -> KafkaError:
