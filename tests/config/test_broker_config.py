@@ -131,6 +131,27 @@ def test_unknown_and_removed_settings_are_named() -> None:
     assert it["process.roles"] == ("broker", "controller")
 
 
+ONLY_BROKER = {"process.roles": "broker", "listeners": "PLAINTEXT://localhost:9092"}
+ONLY_CONTROLLER = {"process.roles": "controller", "listeners": "CONTROLLER://localhost:9093"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_one"),
+    [
+        ({}, False),
+        ({"controller.quorum.bootstrap.servers": "localhost:9093"}, False),  # as Apache's own example has it
+        ({"controller.quorum.voters": "1@localhost:9093"}, False),
+        ({"controller.quorum.voters": "1@a:9093,2@b:9093,3@c:9093"}, True),
+        ({"controller.quorum.bootstrap.servers": "a:9093,b:9093,c:9093"}, True),
+        (ONLY_BROKER | {"controller.quorum.bootstrap.servers": "a:9093"}, True),
+        (ONLY_CONTROLLER | {"controller.quorum.voters": "1@a:9093,2@b:9093"}, True),
+    ],
+)
+def test_nodes_of_a_cluster(changes: dict[str, str], is_one: bool) -> None:
+    """KRF-07: combined and isolated roles, fixed voters and those that are found by an address."""
+    assert BrokerConfig(single_node_defaults() | changes).is_one_of_several == is_one
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -145,6 +166,11 @@ def test_unknown_and_removed_settings_are_named() -> None:
         ({"broker.session.timeout.ms": "3000"}, ("broker.heartbeat.interval.ms",)),
         ({"listeners": "CONTROLLER://:9093"}, ("listeners", "controller.listener.names")),
         ({"controller.quorum.bootstrap.servers": "x:1", "listeners": "PLAINTEXT://:1"}, ("controller.listener.names",)),
+        ({"controller.quorum.voters": "2@x:1,3@y:1"}, ("controller.quorum.voters", "must be included", "node.id 1")),
+        (ONLY_BROKER | {"controller.quorum.voters": "1@x:1,2@y:1"}, ("must not be included", "node.id 1")),
+        (ONLY_BROKER, ("controller.quorum.bootstrap.servers", "where controllers are")),
+        ({"process.roles": "controller"}, ("listeners", "process.roles is controller")),
+        ({"process.roles": "broker", "controller.quorum.voters": "2@x:1"}, ("listeners", "process.roles is broker")),
     ],
 )
 def test_what_no_node_could_run_with_is_refused(changes: dict[str, str], words: tuple[str, ...]) -> None:

@@ -126,6 +126,12 @@ class BrokerConfig:
         return node_id
 
     @property
+    def is_one_of_several(self) -> bool:
+        """Whether these settings are of a node that others must know: it cannot invent a cluster by itself."""
+        controllers = self["controller.quorum.voters"] or self["controller.quorum.bootstrap.servers"]
+        return len(controllers) > 1 or "controller" not in self["process.roles"]
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         dirs: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
         return dirs

@@ -88,11 +88,13 @@ def _broken_about_connections(values: Values) -> Iterator[str]:
     names = {entry.split("://")[0].upper() for entry in values["listeners"]}
     controllers = {name.upper() for name in values["controller.listener.names"]}
     quorum = values["controller.quorum.voters"] or values["controller.quorum.bootstrap.servers"]
-    for voter in values["controller.quorum.voters"]:
-        if not VOTER.fullmatch(voter.strip()):
-            yield f"controller.quorum.voters: {voter!r} is not id@host:port"
+    yield from _broken_about_voters(values)
     if "broker" in roles and names <= controllers:
         yield "listeners: a broker needs a listener that is not in controller.listener.names"
+    if "broker" not in roles and not names <= controllers:
+        yield "listeners: all must be in controller.listener.names where process.roles is controller"
+    if "controller" not in roles and names & controllers:
+        yield "listeners: none may be in controller.listener.names where process.roles is broker"
     # A single node that nobody else votes with needs no listener for its controller.
     if "controller" in roles and quorum and not controllers <= names:
         yield "controller.listener.names: each must be one of listeners on a controller"
@@ -103,6 +105,22 @@ def _broken_about_connections(values: Values) -> Iterator[str]:
             yield f"max.connections.per.ip.overrides: {entry!r} is not host:count"
     if values["max.connections.per.ip"] == 0 and not overrides:
         yield "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+
+
+def _broken_about_voters(values: Values) -> Iterator[str]:
+    """A controller is one of the fixed voters, if there are any; who is only a broker is none, and must know some."""
+    voters, me = values["controller.quorum.voters"], values["node.id"]
+    is_controller = "controller" in values["process.roles"]
+    for voter in voters:
+        if not VOTER.fullmatch(voter.strip()):
+            yield f"controller.quorum.voters: {voter!r} is not id@host:port"
+    is_named = me in [int(voter.partition("@")[0]) for voter in voters]
+    if voters and is_controller and not is_named:
+        yield f"controller.quorum.voters: node.id {me} is a controller and must be included in the set of voters"
+    if is_named and not is_controller:
+        yield f"controller.quorum.voters: node.id {me} is only a broker and must not be included in the set of voters"
+    if not is_controller and not voters and not values["controller.quorum.bootstrap.servers"]:
+        yield "controller.quorum.bootstrap.servers: who is only a broker must be told where controllers are"
 
 
 # Kafka opens and closes listeners while it runs. We do not, and what is not obeyed must not be accepted.

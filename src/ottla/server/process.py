@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ottla.config import BrokerConfig
 from ottla.log.directories import WrongDirectory
-from ottla.log.identity import BadIdentity
+from ottla.log.identity import BadIdentity, read_meta_properties
 from ottla.raft.snapshots import Damaged
 from ottla.server.exposition import LoopProbe, node_routes, start_http
 from ottla.server.journal import set_up
@@ -64,6 +64,7 @@ async def _serve(properties: Mapping[str, str], options: Options, ready: Callabl
         node = Node(BrokerConfig(properties), World(disk))
     except KafkaError as error:
         raise CannotStart(_one_line(error.message)) from error
+    _check_formatted(node)
     disk.watch = node.measures.synced
     if options.metrics_port is not None:
         await _expose(node, options)
@@ -79,6 +80,16 @@ async def _serve(properties: Mapping[str, str], options: Options, ready: Callabl
     if ready is not None:
         ready(node)
     return await _until_the_end(node)
+
+
+def _check_formatted(node: Node) -> None:
+    """A node by itself makes its directories ready; those of a cluster must be given the same id of the cluster first."""
+    paths = node.config.log_dirs
+    if node.config.is_one_of_several and not any(read_meta_properties(node.world.disk, path) for path in paths):
+        raise CannotStart(
+            f"{paths[0]} is not formatted: a node of a cluster must be told which one, for example "
+            "`kafka-storage format --cluster-id ID --config server.properties`, with the same ID on every node"
+        )
 
 
 async def _until_the_end(node: Node) -> int:
