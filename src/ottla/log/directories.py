@@ -206,6 +206,11 @@ class Directories:
         for directory in self.all:
             await directory.checkpoint({key: high_watermarks[key] for key in directory.logs if key in high_watermarks})
 
+    def note(self, high_watermarks: Mapping[Key, int]) -> None:
+        """What is to be written down of them when the logs are closed."""
+        for directory in self.all:
+            directory.high_watermarks = {key: high_watermarks[key] for key in directory.logs if key in high_watermarks}
+
     async def sweep(self) -> None:
         for directory in self.all:
             await directory.sweep(at_once=self.ballasts[directory.path].released)

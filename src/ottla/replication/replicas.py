@@ -18,10 +18,12 @@ from ottla.log.settings import LogSettings
 from ottla.metadata.image import TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.topics import is_internal
+from ottla.replication.follower import Fetchers
 from ottla.replication.in_sync import InSync
 from ottla.replication.moves import Moves
 from ottla.replication.neighbours import ALONE, Neighbours
 from ottla.replication.partition import Partition, Traffic
+from ottla.replication.throttle import Throttle, names
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
@@ -41,7 +43,18 @@ Places = dict[tuple[bytes, int], bytes]
 class Hosted:
     """A topic with replicas on this broker."""
 
-    __slots__ = ("id", "internal", "looks_inside", "min_insync", "name", "partitions", "settings", "traffic")
+    __slots__ = (
+        "id",
+        "internal",
+        "looks_inside",
+        "min_insync",
+        "name",
+        "partitions",
+        "settings",
+        "throttled",
+        "throttled_at_leader",
+        "traffic",
+    )
 
     def __init__(self, topic_id: bytes, name: str, effective: Effective, traffic: Traffic) -> None:
         self.id = topic_id
@@ -55,6 +68,9 @@ class Hosted:
         """Take over the topic's settings, in its logs too."""
         self.settings = LogSettings.of(effective)
         self.min_insync: int = effective["min.insync.replicas"]
+        # Replicas that must not be brought to their brokers faster than these, or their leaders, are told.
+        self.throttled: list[str] = effective["follower.replication.throttled.replicas"]
+        self.throttled_at_leader: list[str] = effective["leader.replication.throttled.replicas"]
         self.looks_inside = self.settings.compacts or self.settings.compression_type != "producer"
         for partition in self.partitions.values():
             partition.configure(self.settings, self.min_insync)
@@ -71,11 +87,16 @@ class Replicas:
         traffic_of: Callable[[str], Traffic],
         write_failed: Callable[[BaseException], None],
         moves: Moves,
+        now_ms: Callable[[], int] = lambda: 0,
         neighbours: Neighbours = ALONE,
     ) -> None:
         self._node_id = node_id
         self._neighbours = neighbours
         self.in_sync = InSync(node_id, neighbours, lambda: self._image, spawn)
+        self.throttle = Throttle(lambda: neighbours.setting("follower.replication.throttled.rate"), self._is_throttled)
+        self.leader_throttle = Throttle(lambda: neighbours.setting("leader.replication.throttled.rate"))
+        self.fetchers = Fetchers(node_id, neighbours, now_ms, self.throttle)
+        self._looked_at = asyncio.get_running_loop().time()
         self.moves = moves
         self._traffic_of = traffic_of
         self._write_failed = write_failed
@@ -135,6 +156,9 @@ class Replicas:
         self._image = image
         for topic_id in delta.deleted:
             await self._retire(topic_id)
+        for (topic_id, index), assignment in delta.partitions.items():
+            if self._node_id not in assignment.replicas:
+                await self._give_up(topic_id, index)
         mine = [(key, to) for key, to in delta.partitions.items() if self._node_id in to.replicas][::-1]
         await asyncio.gather(*(self._host_in_turn(image, mine) for _ in range(min(len(mine), HOSTED_TOGETHER))))
         for kind, name in delta.configs:
@@ -199,11 +223,20 @@ class Replicas:
             self.by_id[topic_id] = self.by_name[topic.name] = hosted
             self._count_looking_inside()
         partition = hosted.partitions.get(index) or await self._open(hosted, index, assignment)
-        if assignment.leader == self._node_id:
-            partition.lead(assignment)
-        else:
-            partition.follow(assignment)
+        await self._take_role(partition, assignment)
         hosted.partitions[index] = partition
+
+    async def _take_role(self, partition: Partition, assignment: Assignment) -> None:
+        """Nobody copies into a log while its role changes: a leader's log must not be cut any more."""
+        if assignment.leader == self._node_id:
+            await self.fetchers.leave(partition)
+            partition.lead(assignment)
+        elif (assignment.leader, assignment.leader_epoch) == (partition.leader, partition.leader_epoch):
+            partition.follow(assignment)
+        else:
+            await self.fetchers.leave(partition)
+            partition.follow(assignment)
+            self.fetchers.join(partition)
 
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
         wanted = assignment.directory_of(self._node_id)
@@ -229,14 +262,62 @@ class Replicas:
             del self.by_name[hosted.name]
         self._count_looking_inside()
         for partition in hosted.partitions.values():
-            await self.moves.stop(partition)
-            partition.retire(Error.UNKNOWN_TOPIC_OR_PARTITION)
-            self.corrupt_batches_before += partition.log.corrupt_batches
-            await self._directories.delete(partition.log)
+            await self._drop(partition, Error.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def _give_up(self, topic_id: bytes, index: int) -> None:
+        """The picture has the replica elsewhere."""
+        self.homeless.pop((topic_id, index), None)
+        hosted = self.by_id.get(topic_id)
+        partition = hosted.partitions.pop(index, None) if hosted is not None else None
+        if partition is not None:
+            await self._drop(partition, Error.NOT_LEADER_OR_FOLLOWER)
+
+    async def _drop(self, partition: Partition, error: Error) -> None:
+        await self.moves.stop(partition)
+        await self.fetchers.leave(partition)
+        partition.retire(error)
+        self.corrupt_batches_before += partition.log.corrupt_batches
+        await self._directories.delete(partition.log)
 
     def _count_looking_inside(self) -> None:
         """While no topic of clients makes us look into batches, Produce need not ask any of them."""
         self.looking_inside = sum(hosted.looks_inside and not hosted.internal for hosted in self.by_id.values())
+
+    # --- following and being followed
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether this broker's copy is only being brought here, and not faster than it may."""
+        throttled = self.by_id[partition.topic_id].throttled if partition.topic_id in self.by_id else []
+        return (
+            bool(throttled) and self._node_id not in partition.isr and names(throttled, partition.index, self._node_id)
+        )
+
+    def holds_back(self, partition: Partition, follower_id: int, now: float) -> bool:
+        """Whether a leader gives a follower nothing for now, because it is throttled and too fast."""
+        return self.is_throttled_at_leader(partition, follower_id) and self.leader_throttle.is_exceeded(now)
+
+    def is_throttled_at_leader(self, partition: Partition, follower_id: int) -> bool:
+        throttled = self.by_id[partition.topic_id].throttled_at_leader if partition.topic_id in self.by_id else []
+        # The list names the leader's own replica.
+        return bool(throttled) and follower_id not in partition.isr and names(throttled, partition.index, self._node_id)
+
+    def look_for_laggards(self) -> None:
+        """Called now and then. If that took too long we were held up ourselves, and accuse nobody of it."""
+        now = asyncio.get_running_loop().time()
+        before, self._looked_at = self._looked_at, now
+        if now - before > self.in_sync.lag_max_s():
+            return
+        for partition in self.all():
+            if partition.leadership is not None:
+                partition.leadership.look_for_laggards()
+
+    def watermarks(self) -> dict[tuple[str, int], int]:
+        return {(partition.topic, partition.index): partition.high_watermark.value for partition in self.all()}
+
+    async def stop(self) -> None:
+        """Copy no more."""
+        async with self._changing:
+            await self.fetchers.stop()
 
     # --- moving a log's start
 

@@ -22,6 +22,7 @@ from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.replication.moves import Moves
+from ottla.replication.neighbours import Neighbours
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.server import limits
@@ -78,6 +79,8 @@ log = logging.getLogger("ottla.node")
 
 # So much later than its timeout a transaction may be aborted without being called late.
 LATE_MS = 5 * 60 * 1000
+# How long the controller may take to change who is in sync before it is asked again.
+ALTERING_S = 10.0
 
 # Importing a family of handlers enters it into the table that everybody reads.
 FAMILIES = (
@@ -119,7 +122,7 @@ class Node:
         )
         self.replicas = Replicas(
             *(config.node_id, self.directories, config.topic_settings, self.tick.dirty, self.spawn),
-            *(self.measures.topic, self._write_failed, self._moves()),
+            *(self.measures.topic, self._write_failed, self._moves(), world.now_ms, self._neighbours()),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
         self.controller = Controller(config, world, self.quorum)
@@ -145,6 +148,14 @@ class Node:
         return Moves(
             *(self.directories, self.world.random, together, lambda: int(config[limit])),
             lambda places: self.membership.tell_places(places),
+        )
+
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(
+            open_line=lambda broker_id: self.peers.line("replica", broker_id),
+            ask_controller=lambda request: self.channel.ask(request, ALTERING_S),
+            broker_epoch=lambda: self.membership.broker_epoch,
+            setting=self.config.__getitem__,
         )
 
     # --- what parts may ask of the node
@@ -235,10 +246,12 @@ class Node:
             await self.quorum.stop()
         except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
             log.error("the controller could not say goodbye: %s", error)
+        await self.replicas.stop()
         self.peers.close()
         for listener in self.listeners:
             await listener.close()
         self.world.workshop.close()  # a child that compacts must not write into directories that are let go
+        self.directories.note(self.replicas.watermarks())
         await self.directories.close(self.membership.broker_epoch)
 
     async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
@@ -278,7 +291,8 @@ class Node:
 
         def is_known(name: str, topic_id: bytes, index: int) -> bool:
             topic = image.topic_by_id(topic_id)
-            return topic is not None and topic.name == name and index in topic.partitions
+            partition = topic.partitions.get(index) if topic is not None and topic.name == name else None
+            return partition is not None and self.config.node_id in partition.replicas
 
         for loading in await self.directories.load(settings_of):
             if not loading.logs:

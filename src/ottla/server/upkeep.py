@@ -48,6 +48,12 @@ class Upkeep:
             ("retention", lambda: config["log.retention.check.interval.ms"] / 1000, self.retain),
             ("compaction", lambda: config["log.cleaner.backoff.ms"] / 1000, self.compactions.run),
             ("recovery points", lambda: config["log.flush.offset.checkpoint.interval.ms"] / 1000, self.checkpoint),
+            ("laggards", lambda: config["replica.lag.time.max.ms"] / 2000, self.look_for_laggards),
+            (
+                "watermarks",
+                lambda: config["replica.high.watermark.checkpoint.interval.ms"] / 1000,
+                self.note_watermarks,
+            ),
             ("producer ids", lambda: config["producer.id.expiration.check.interval.ms"] / 1000, self.expire_producers),
         ]
         for name, seconds, chore in chores:
@@ -126,8 +132,17 @@ class Upkeep:
     async def checkpoint(self) -> None:
         """Write down from where a crash needs a scan, and where consumers may read to."""
         await self._settle_quiet()
-        marks = {(p.topic, p.index): p.high_watermark.value for p in self._node.replicas.all()}
-        await self._node.directories.checkpoint(marks)
+        await self._node.directories.checkpoint(self._node.replicas.watermarks())
+
+    async def note_watermarks(self) -> None:
+        """The watermark of a log that has no copies is its end."""
+        if any(len(partition.replicas) > 1 for partition in self._node.replicas.all()):
+            await self._node.directories.checkpoint(self._node.replicas.watermarks())
+
+    async def look_for_laggards(self) -> None:
+        """One more turn of the loop: fetches that have arrived count."""
+        await asyncio.sleep(0)
+        self._node.replicas.look_for_laggards()
 
     async def _settle_quiet(self) -> None:
         """A log that got nothing since the last checkpoint is synced with its indexes, so that no crash has to scan it.

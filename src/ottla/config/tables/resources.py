@@ -70,9 +70,9 @@ min.insync.replicas                     int     1     >=1       =min.insync.repl
     With acks=all, a write is refused when fewer copies are in sync.
 unclean.leader.election.enable          boolean false -         =unclean.leader.election.enable
     Whether a copy that lags may lead when no other is left; data can be lost.
-leader.replication.throttled.replicas   list    ""    throttled inert
+leader.replication.throttled.replicas   list    ""    throttled
     Copies whose leader sends slowly: partition:broker pairs, or *.
-follower.replication.throttled.replicas list    ""    throttled inert
+follower.replication.throttled.replicas list    ""    throttled
     Copies that fetch slowly: partition:broker pairs, or *.
 
 # Tiered storage

@@ -190,9 +190,9 @@ controller.quota.window.size.seconds                 int   1                   >
     Length of one sample for quotas on topic changes.
 client.quota.callback.class                          class -                   -   inert
     A Java class that decides client quotas.
-leader.replication.throttled.rate                    long  9223372036854775807 >=0 cluster inert
+leader.replication.throttled.rate                    long  9223372036854775807 >=0 cluster
     Bytes per second a leader sends to throttled followers.
-follower.replication.throttled.rate                  long  9223372036854775807 >=0 cluster inert
+follower.replication.throttled.rate                  long  9223372036854775807 >=0 cluster
     Bytes per second a throttled follower takes.
 replica.alter.log.dirs.io.max.bytes.per.second       long  9223372036854775807 >=0 cluster
     Bytes per second for moves between directories.

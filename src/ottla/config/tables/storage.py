@@ -121,25 +121,25 @@ num.replica.fetchers                          int     1        >=1 cluster inert
     Connections per leader that a follower fetches with.
 num.replica.alter.log.dirs.threads            int     -        -
     Threads that move copies between directories.
-replica.lag.time.max.ms                       long    30000    -   inert
+replica.lag.time.max.ms                       long    30000    -
     A follower that has not caught up for this long leaves the in-sync set.
-replica.fetch.max.bytes                       int     1048576  >=0 inert
+replica.fetch.max.bytes                       int     1048576  >=0
     Bytes per partition that a follower asks for.
-replica.fetch.response.max.bytes              int     10485760 >=0 inert
+replica.fetch.response.max.bytes              int     10485760 >=0
     Bytes in all that a follower asks for.
-replica.fetch.min.bytes                       int     1        -   inert
+replica.fetch.min.bytes                       int     1        -
     A leader may wait until it has this much for a follower.
-replica.fetch.wait.max.ms                     int     500      -   inert
+replica.fetch.wait.max.ms                     int     500      -
     How long it may wait for that.
-replica.fetch.backoff.ms                      int     1000     >=0 inert
+replica.fetch.backoff.ms                      int     1000     >=0
     A follower's pause after an error.
-replica.socket.timeout.ms                     int     30000    -   inert
+replica.socket.timeout.ms                     int     30000    -
     How long a follower's request may take.
 replica.socket.receive.buffer.bytes           int     65536    -   inert
     Kernel receive buffer of a follower's connection.
-replica.high.watermark.checkpoint.interval.ms long    5000     - inert
-    How often the high watermarks are written down; here together with the recovery points.
-replica.selector.class                        string  -        -   inert
+replica.high.watermark.checkpoint.interval.ms long    5000     -
+    How often the high watermarks of partitions with several copies are written down; others with the recovery points.
+replica.selector.class                        string  -        -
     A Java class that picks the copy a consumer reads from.
 
 # Tiered storage

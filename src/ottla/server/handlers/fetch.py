@@ -184,6 +184,8 @@ class Reading:
                 return answer
         log, first = partition.log, not self.bytes_read
         limit = self._limit(wanted)
+        if self.follower_id >= 0 and self._is_held_back(partition):
+            limit, first = 0, False
         located = log.locate(wanted.offset, limit, self.bound(partition), first, False)
         if self.follower_id >= 0 and not self.is_again and partition.leadership is not None:
             partition.leadership.has_fetched(self.follower_id, wanted.offset, wanted.start, self.life)
@@ -197,6 +199,15 @@ class Reading:
     def bound(self, partition: Partition) -> int:
         """The offset that this reader may not reach."""
         return partition.log.end_offset if self.follower_id >= 0 else partition.bound(self.isolation)
+
+    def _is_held_back(self, partition: Partition) -> bool:
+        return self.replicas.holds_back(partition, self.follower_id, asyncio.get_running_loop().time())
+
+    def available(self, partition: Partition, wanted: Wanted) -> int:
+        """How many bytes could be read."""
+        if self.follower_id >= 0 and self._is_held_back(partition):
+            return 0
+        return min(partition.log.bytes_from(wanted.offset, self.bound(partition)), wanted.partition_bytes_max)
 
     def _preferred(self, partition: Partition, wanted: Wanted) -> int:
         """The follower that this consumer had better ask."""
@@ -214,6 +225,8 @@ class Reading:
         if self.isolation == READ_COMMITTED and self.follower_id < 0:
             aborted = self._aborted(partition, wanted, located)
         self.bytes_read += located.size
+        if self.follower_id >= 0 and self.replicas.is_throttled_at_leader(partition, self.follower_id):
+            self.replicas.leader_throttle.record(located.size, asyncio.get_running_loop().time())
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
     def _aborted(self, partition: Partition, wanted: Wanted, located: Located) -> list[Aborted] | None:
@@ -392,5 +405,4 @@ class Watch:
             self._watermark.unwatch(self.look_at_watermark)
 
     def _available(self) -> int:
-        available = self._partition.log.bytes_from(self._wanted.offset, self._parked._reading.bound(self._partition))
-        return min(available, self._wanted.partition_bytes_max)
+        return self._parked._reading.available(self._partition, self._wanted)
