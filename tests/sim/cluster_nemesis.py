@@ -2,9 +2,11 @@
 changes nothing about the others but what follows from it. Whom a fault hits is decided when it comes, by dice of its
 own: somebody, the active controller, or the leader of some partition.
 
-No fault asks for more than can be promised. Where records are not synced before they are acknowledged, only one
-machine at a time may be without what it had: the next one loses its power when all replicas are in sync again. A disk
-is wiped only then, too, because with fixed voters a voter that forgets its vote is nothing that the others can know.
+No fault asks for more than can be promised. Where records are not synced before they are acknowledged, a machine that
+lost its power or its disk is *weak* until all replicas are in sync again, and as long as one is weak no process of
+another is killed: if all replicas die without a farewell, nobody can tell which of them has lost something. A disk is
+wiped only in a cluster that is whole, because with fixed voters a voter that forgets its vote is nothing that the others
+can know.
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class Nemesis:
         self.cluster, self.loop, self.network = play.cluster, play.loop, play.loop.network
         self.names = list(play.cluster.machines)
         self.faults = play.story.faults
+        self.weak: set[str] = set()
 
     def kinds(self) -> dict[str, int]:
         """All of them, and how often each comes in comparison."""
@@ -175,14 +178,28 @@ class Nemesis:
 
     # -- ends of processes
 
-    def loss(self, rng: random.Random) -> Loss | None:
-        """How much a machine may lose now: everything unsynced where that was promised to nobody."""
-        if rng.random() < 0.5 or not (self.play.is_synced or self.watch.not_whole() is None):
+    def may_lose(self, name: str) -> bool:
+        """Whether a machine may lose now what it has not synced."""
+        if self.play.is_synced:
+            return True
+        if self.watch.not_whole() is not None:
+            return False
+        self.weak = {name}
+        return True
+
+    def may_end(self, name: str) -> bool:
+        """Whether a process may end now without a farewell."""
+        if self.weak and self.watch.not_whole() is None:
+            self.weak.clear()
+        return self.play.is_synced or self.weak <= {name}
+
+    def loss(self, rng: random.Random, name: str) -> Loss | None:
+        if rng.random() < 0.5 or not self.may_lose(name):
             return None
         return rng.choice((Loss.LOST, Loss.SUBSET, Loss.TORN))
 
     def end(self, name: str, loss: Loss | None, kind: str) -> None:
-        if self.cluster.is_up(name):
+        if self.cluster.is_up(name) and self.may_end(name):
             self.count(f"{kind}, {_text(loss)}")
             self.cluster.kill(name, loss)
 
@@ -191,8 +208,9 @@ class Nemesis:
 
     async def kill_at_call(self, rng: random.Random) -> None:
         """In the middle of a step of the loop."""
-        name, loss = self.somebody(rng), self.loss(rng)
-        if not self.cluster.is_up(name):
+        name = self.somebody(rng)
+        loss = self.loss(rng, name)
+        if not self.cluster.is_up(name) or not self.may_end(name):
             return
         self.count(f"kill at a disk call, {_text(loss)}")
         life = self.loop.node(name)
@@ -201,10 +219,7 @@ class Nemesis:
             if not life.alive:
                 return
             await asyncio.sleep(0.02)
-        if loss is None or self.play.is_synced or self.watch.not_whole() is None:
-            self.cluster.kill(name, loss)
-        else:
-            self.cluster.machines[name].disk.stop_at = None
+        self.cluster.kill(name, loss)
 
     async def kill_two(self, rng: random.Random) -> None:
         for name in rng.sample(self.names, 2):
@@ -217,8 +232,9 @@ class Nemesis:
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.05)))
 
     async def power_cut(self, rng: random.Random) -> None:
-        if self.play.is_synced or self.watch.not_whole() is None:
-            self.end(self.somebody(rng), rng.choice(list(Loss)), "power cut")
+        name = self.somebody(rng)
+        if self.may_lose(name):
+            self.end(name, rng.choice(list(Loss)), "power cut")
 
     async def power_cut_of_all(self, rng: random.Random) -> None:
         for name in self.names:
@@ -228,6 +244,7 @@ class Nemesis:
         name = self.somebody(rng)
         if self.watch.not_whole() is not None:
             return
+        self.weak = {name}
         self.count("wiped disk")
         self.keeper.held.add(name)
         self.cluster.kill(name)
@@ -248,7 +265,7 @@ class Nemesis:
         deadline = self.loop.time() + 8.0
         while life.alive and self.loop.time() < deadline:
             await asyncio.sleep(0.02)
-        if life.alive:
+        if life.alive and self.may_end(name):
             self.count("clean stop took too long")
             self.cluster.kill(name)
 
@@ -367,16 +384,20 @@ class Nemesis:
         machine.disk.latency_s = self.cluster.disk_latency_s
 
     async def full_disk(self, rng: random.Random) -> None:
-        self.count("full disk")
         machine = self.cluster.machines[self.somebody(rng)]
+        if not self.may_end(machine.name):  # without room even for metadata a node ends
+            return
+        self.count("full disk")
         machine.disk.capacity = machine.disk.used + rng.choice((0, 100, 2000, 20_000))
         await asyncio.sleep(rng.uniform(0.3, 2.0))
         machine.disk.capacity = UNLIMITED
 
     async def sync_error(self, rng: random.Random) -> None:
         """The sync of one log fails. Nobody may believe in it afterwards; only a new process takes the log up again."""
-        self.count("fsync error of a log")
         name, topic = self.somebody(rng), rng.choice(("safe", "shared"))
+        if not self.may_end(name):
+            return
+        self.count("fsync error of a log")
         disk = self.cluster.machines[name].disk
         disk.failing_syncs = lambda path: f"/{topic}-0/" in path
         await asyncio.sleep(rng.uniform(0.3, 1.5))
@@ -387,6 +408,8 @@ class Nemesis:
     async def metadata_sync_error(self, rng: random.Random) -> None:
         """The node must end."""
         name, failed = self.somebody(rng), False
+        if not self.may_end(name) or not self.cluster.is_up(name):
+            return
         disk, life = self.cluster.machines[name].disk, self.loop.node(name)
 
         def fails(path: str) -> bool:

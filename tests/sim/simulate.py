@@ -81,7 +81,7 @@ class Tally:
         rate = self.simulated_s / max(self.cpu_s, 1e-9)
         hours = f"{self.simulated_s / 3600:.2f} simulated hours, {rate:.1f} per hour of a core"
         return [
-            f"{self.figures['seeds']} seeds, {len(self.wrong)} of them wrong; {hours}; whole again after {self.slowest:.1f} s at most",
+            f"{self.figures['seeds']} seeds, {len(self.wrong)} wrong; {hours}; whole after {self.slowest:.1f} s at most",
             *(f"  {count:>9}  {what}" for what, count in sorted(self.figures.items()) if what != "ms until whole"),
         ]
 
