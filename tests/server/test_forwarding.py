@@ -18,6 +18,7 @@ import pytest
 
 from desk import on_loop
 from ottla.client.connection import Lost
+from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
 from ottla.raft.quorum import Address, Voter, VoterSet
 from ottla.server import creation
@@ -255,15 +256,20 @@ async def test_without_a_controller_the_time_runs_out(tmp_path: Path) -> None:
 
 @on_loop
 async def test_topics_that_are_named_are_made_by_the_controller(tmp_path: Path) -> None:
-    """Asked for many times at once, each is asked for once."""
+    """Those that are named together are asked for together."""
     async with pair(tmp_path) as (leader, other):
-        client = await other.connect()
-        for name in ("a", "b", "a", "a"):
-            wanted = MetadataRequest(topics=[MetadataRequest.Topic(name=name)], allow_auto_topic_creation=True)
-            (told,) = (await client.call(wanted, 12)).topics
-            assert told.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
-        await until(lambda: all(leader.node.quorum.image.topic(name) for name in "ab"))
-        assert sum(leader.node.measures.api[CreateTopicsRequest.key].counts) == 1
+        client, image = await other.connect(), lambda: leader.node.quorum.image
+        wanted = MetadataRequest(topics=[MetadataRequest.Topic(name="a")], allow_auto_topic_creation=True)
+        (told,) = (await client.call(wanted, 12)).topics
+        assert told.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
+        await until(lambda: image().topic("a"))
+        asked = leader.node.measures.api[CreateTopicsRequest.key].counts
+        await until(lambda: sum(asked))
+        before = sum(asked)
+        for name in ("b", "c", "b", "b"):
+            other.node.creation.create_soon([NewTopic(name, 1, 1)])
+        await until(lambda: image().topic("b") and image().topic("c") and sum(asked) > before)
+        assert sum(asked) == before + 1
 
 
 @on_loop
