@@ -9,7 +9,7 @@ SPARK := .venv-spark
 # The tests of a file stay together, because they share a broker.
 TOGETHER ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: run test test-slow search lint bench fuzz format status matrix spark two-phase jars clean
+.PHONY: run test test-slow search simulate mutants lint bench fuzz format status matrix spark two-phase jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -23,6 +23,16 @@ test-slow: $(VENV)/.test $(JARS)
 # Properties are tried with the same examples by every `make test`; this tries others, again and again.
 search: $(VENV)/.test
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m "not slow" $$(grep -rl "from hypothesis" tests --include="test_*.py")
+
+# A cluster in one process, through many seeds. One that fails is shrunk, and the command that plays it again is printed.
+FIRST ?= 1000000
+SEEDS ?= 2000
+simulate: $(VENV)/.test
+	cd tests && ../$(BIN)/python -m sim.simulate $(FIRST) $(SEEDS)
+
+# Mistakes planted into the cluster: are they noticed, and how soon?
+mutants: $(VENV)/.test
+	cd tests && ../$(BIN)/python -m sim.hunt
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -1,0 +1,75 @@
+"""Looks for each planted mistake among many seeds: `make mutants`, or `cd tests; python -m sim.hunt [name ...]`.
+
+First with the faults that suit it, up to DIRECTED_SEEDS of them, then with all, up to GENERAL_SEEDS. What is printed is the
+seed that showed it and what was noticed. Whatever goes unnoticed is a hole in the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from sim.cluster_mutants import DIRECTED, MUTANTS, Kinds
+from sim.cluster_play import play, prepared
+from sim.many_seeds import caught
+
+ROUNDS = 5
+DIRECTED_SEEDS = 50
+GENERAL_SEEDS = 500
+
+
+class Catch(NamedTuple):
+    seed: int
+    what: str
+
+
+class Found(NamedTuple):
+    name: str
+    directed: Catch | None
+    general: Catch | None
+
+
+def search(kinds: Kinds, seeds: int) -> Catch | None:
+    for seed in range(seeds):
+        noticed = caught(lambda seed, rounds: play(seed, rounds, kinds=kinds), seed, ROUNDS)
+        if noticed is not None:
+            return Catch(seed, noticed)
+    return None
+
+
+def hunt(job: tuple[str, int]) -> Found:
+    """In a child of its own: what is planted stays planted."""
+    name, general = job
+    logging.disable(logging.CRITICAL)
+    for is_synced in (False, True):
+        prepared(is_synced)
+    MUTANTS[name](pytest.MonkeyPatch())
+    return Found(name, search(DIRECTED[name], DIRECTED_SEEDS), search(None, general) if general else None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--general", type=int, default=GENERAL_SEEDS)
+    arguments = parser.parse_args()
+    jobs = [(name, arguments.general) for name in arguments.names or MUTANTS]
+    missed = 0
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, maxtasksperchild=1) as pool:
+        for found in pool.imap_unordered(hunt, jobs):
+            directed, general = found.directed, found.general
+            print(found.name, "directed:", directed and directed.seed, "general:", general and general.seed, flush=True)
+            print("   ", (directed or general or Catch(0, "went unnoticed")).what[:200], flush=True)
+            missed += directed is None and general is None
+    print(f"{len(jobs) - missed} of {len(jobs)} planted mistakes were noticed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
