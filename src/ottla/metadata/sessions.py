@@ -125,10 +125,8 @@ class Sessions:
         return NOT_STOPPING if known is None or known.epoch != broker.epoch else known.stopping_at
 
     def read_by_all(self, image: Image) -> int:
-        """How far everybody has read who may lead."""
-        offsets = (self._offset_of(broker) for broker in image.brokers.values() if broker.active)
-        return min(offsets, default=FOREVER)
+        """How far everybody has read who may lead.
 
-    def _offset_of(self, broker: Broker) -> int:
-        known = self._of.get(broker.id)
-        return NOTHING_READ if known is None or known.epoch != broker.epoch else known.metadata_offset
+        Who may lead has a session, except for the broker of a node that is the quorum alone: it has read everything."""
+        known = (self._of.get(broker.id) for broker in image.brokers.values() if broker.active)
+        return min((session.metadata_offset for session in known if session is not None), default=FOREVER)
