@@ -20,12 +20,13 @@ from desk import on_loop
 from ottla.client.connection import Lost
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
-from ottla.raft.quorum import Address, Voter, VoterSet
+from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.server import creation
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
 from ottla.server.handlers.envelope import FORWARDABLE
 from ottla.server.node import Node
+from ottla.server.quorum import Quorum
 from ottla.wire.codec import decode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import read_response_header
@@ -42,25 +43,52 @@ from served import Client, Served, frame, serving, until
 SEVENTH = 7
 
 
+class Deposed:
+    """The quorum of a node as it looks after somebody else has won: all else is asked of the real one."""
+
+    def __init__(self, quorum: Quorum, node_id: int) -> None:
+        self.quorum, self.node_id = quorum, node_id
+        self.leader_id = NOBODY
+        self.voters = quorum.voters
+
+    def knows(self, controller_id: int, port: int) -> None:
+        voter = Voter(controller_id, addresses=(Address("CONTROLLER", "127.0.0.1", port),))
+        self.voters = VoterSet((*self.voters.voters, voter))
+
+    @property
+    def leads(self) -> bool:
+        return self.leader_id == self.node_id
+
+    def check_leads(self) -> None:
+        if not self.leads:
+            raise KafkaError(Error.NOT_CONTROLLER)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.quorum, name)
+
+
 class Pair(NamedTuple):
     leader: Served
     other: Served
+    quorum: Deposed  # of the other
 
 
 @asynccontextmanager
 async def pair(path: Path) -> AsyncIterator[Pair]:
     async with serving(path / "leader") as leader, serving(path / "other") as other:
-        follow(other.node, leader.node, SEVENTH)
-        yield Pair(leader, other)
-        other.node.quorum.leader_id = other.node.config.node_id
+        node: Any = other.node
+        real = node.quorum
+        deposed = Deposed(real, node.config.node_id)
+        deposed.knows(SEVENTH, controller_port(leader.node))
+        deposed.leader_id = SEVENTH
+        node.quorum = node.controller._quorum = node.peers._quorum = deposed
+        yield Pair(leader, other, deposed)
+        node.quorum = node.controller._quorum = node.peers._quorum = real
 
 
-def follow(node: Node, leader: Node, leader_id: int) -> None:
-    """What the driver of the quorum does when somebody else has won."""
-    (listener,) = [each for each in leader.listeners if each.is_controller]
-    address = Address("CONTROLLER", "127.0.0.1", listener.port)
-    node.quorum.voters = VoterSet((*node.quorum.voters.voters, Voter(leader_id, addresses=(address,))))
-    node.quorum.leader_id = leader_id
+def controller_port(node: Node) -> int:
+    (listener,) = [each for each in node.listeners if each.is_controller]
+    return listener.port
 
 
 def creating(name: str, timeout_ms: int = 20_000) -> CreateTopicsRequest:
@@ -69,8 +97,7 @@ def creating(name: str, timeout_ms: int = 20_000) -> CreateTopicsRequest:
 
 
 async def to_controller(node: Node) -> Client:
-    (listener,) = [each for each in node.listeners if each.is_controller]
-    return Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+    return Client(*await asyncio.open_connection("127.0.0.1", controller_port(node)))
 
 
 def test_what_is_passed_on_is_what_kafka_passes_on() -> None:
@@ -83,7 +110,7 @@ def test_what_is_passed_on_is_what_kafka_passes_on() -> None:
 
 @on_loop
 async def test_the_controller_grants_what_another_node_was_asked(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (leader, other):
+    async with pair(tmp_path) as (leader, other, _):
         client = await other.connect()
         for version in (2, 7):
             made = await client.call(creating(f"t{version}"), version)
@@ -123,7 +150,7 @@ async def test_of_a_change_of_settings_only_the_rest_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log levels are those of the node that was asked, and it refuses what it could not live with."""
-    async with pair(tmp_path) as (leader, other):
+    async with pair(tmp_path) as (leader, other, _):
         await leader.topic("t")
         client, me = await other.connect(), str(other.node.config.node_id)
         resources = [
@@ -169,7 +196,7 @@ async def test_a_controller_takes_settings_of_any_broker(tmp_path: Path) -> None
 @on_loop
 async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
     """The quota on changes of topics is that of the client, not of the node that passed them on."""
-    async with pair(tmp_path) as (leader, other):
+    async with pair(tmp_path) as (leader, other, _):
         client = await leader.connect()
         entity = AlterClientQuotasRequest.Entry.Entity(entity_type="client-id", entity_name="test")
         rate = AlterClientQuotasRequest.Entry.Op(key="controller_mutation_rate", value=0.001)
@@ -183,7 +210,7 @@ async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
 
 @on_loop
 async def test_on_its_own_listener_a_controller_that_is_not_active_says_so(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (_, other):
+    async with pair(tmp_path) as (_, other, _):
         client = await to_controller(other.node)
         made = await client.call(creating("t"), 7)
         assert [topic.error_code for topic in made.topics] == [Error.NOT_CONTROLLER.code]
@@ -195,16 +222,13 @@ async def test_on_its_own_listener_a_controller_that_is_not_active_says_so(tmp_p
 @on_loop
 async def test_a_request_waits_for_the_next_controller(tmp_path: Path) -> None:
     """Nobody knows of a leader, then one is named that is dead, then one that lives."""
-    async with pair(tmp_path) as (leader, other):
-        quorum = other.node.quorum
-        quorum.leader_id = -1
+    async with pair(tmp_path) as (leader, other, quorum):
+        quorum.leader_id = NOBODY
         client = await other.connect()
         asked = asyncio.ensure_future(client.call(creating("t"), 7))
         with socket.create_server(("127.0.0.1", 0)) as probe:
             dead = probe.getsockname()[1]
-        quorum.voters = VoterSet(
-            (*quorum.voters.voters, Voter(8, addresses=(Address("CONTROLLER", "127.0.0.1", dead),)))
-        )
+        quorum.knows(8, dead)
         quorum.leader_id = 8
         await until(lambda: other.node.peers.to_controller("Envelope", 8).is_refused)
         quorum.leader_id = SEVENTH
@@ -214,11 +238,10 @@ async def test_a_request_waits_for_the_next_controller(tmp_path: Path) -> None:
 
 @on_loop
 async def test_a_controller_that_stands_still_is_not_waited_for_when_there_is_another(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (_, other):
-        quorum, taken = other.node.quorum, []
+    async with pair(tmp_path) as (_, other, quorum):
+        taken: list[asyncio.StreamWriter] = []
         silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
-        address = Address("CONTROLLER", "127.0.0.1", silent.sockets[0].getsockname()[1])
-        quorum.voters = VoterSet((*quorum.voters.voters, Voter(8, addresses=(address,))))
+        quorum.knows(8, silent.sockets[0].getsockname()[1])
         quorum.leader_id = 8
         client = await other.connect()
         asked = asyncio.ensure_future(client.call(creating("t"), 7))
@@ -232,9 +255,8 @@ async def test_a_controller_that_stands_still_is_not_waited_for_when_there_is_an
 
 @on_loop
 async def test_the_node_itself_may_become_the_controller_meanwhile(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (_, other):
-        quorum = other.node.quorum
-        quorum.leader_id = -1
+    async with pair(tmp_path) as (_, other, quorum):
+        quorum.leader_id = NOBODY
         client = await other.connect()
         asked = asyncio.ensure_future(client.call(creating("t"), 7))
         await until(lambda: any(each.exchanges for each in other.node.listeners[0].connections))
@@ -245,8 +267,8 @@ async def test_the_node_itself_may_become_the_controller_meanwhile(tmp_path: Pat
 
 @on_loop
 async def test_without_a_controller_the_time_runs_out(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (_, other):
-        other.node.quorum.leader_id = -1
+    async with pair(tmp_path) as (_, other, quorum):
+        quorum.leader_id = NOBODY
         client = await other.connect()
         made = await client.call(creating("t", timeout_ms=1), 7)
         assert [topic.error_code for topic in made.topics] == [Error.REQUEST_TIMED_OUT.code]
@@ -257,7 +279,7 @@ async def test_without_a_controller_the_time_runs_out(tmp_path: Path) -> None:
 @on_loop
 async def test_topics_that_are_named_are_made_by_the_controller(tmp_path: Path) -> None:
     """Those that are named together are asked for together."""
-    async with pair(tmp_path) as (leader, other):
+    async with pair(tmp_path) as (leader, other, _):
         client, image = await other.connect(), lambda: leader.node.quorum.image
         wanted = MetadataRequest(topics=[MetadataRequest.Topic(name="a")], allow_auto_topic_creation=True)
         (told,) = (await client.call(wanted, 12)).topics
@@ -278,7 +300,7 @@ async def test_who_coordinates_is_known_once_the_controller_has_made_the_topic(
 ) -> None:
     """Here it is never known, because this node copies no metadata yet: the client is told to ask again."""
     monkeypatch.setattr(creation, "READING_S", 0.05)
-    async with pair(tmp_path) as (leader, other):
+    async with pair(tmp_path) as (leader, other, _):
         clients = [await other.connect() for _ in range(3)]
         asked = [each.call(FindCoordinatorRequest(coordinator_keys=["g"]), 4) for each in clients]
         for answer in await asyncio.gather(*asked):
