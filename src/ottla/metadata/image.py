@@ -157,6 +157,21 @@ class Delta:
             quotas={entity: {**limits} for entity, limits in image.quotas.items()},
         )
 
+    @classmethod
+    def between(cls, old: Image, new: Image) -> Delta:
+        """From one picture to a later one, when nobody knows what happened in between."""
+        delta = cls.everything(new)
+        delta.created = {key: topic for key, topic in delta.created.items() if key not in old.topics}
+        delta.deleted = {key: topic for key, topic in old.topics.items() if key not in new.topics}
+        for resource, values in old.settings.items():
+            gone = {name: None for name in values if name not in new.settings.get(resource, {})}
+            delta.configs.setdefault(resource, {}).update(gone)
+        for entity, limits in old.quotas.items():
+            lifted = {name: None for name in limits if name not in new.quotas.get(entity, {})}
+            delta.quotas.setdefault(entity, {}).update(lifted)
+        delta.brokers.update((broker_id, None) for broker_id in old.brokers if broker_id not in new.brokers)
+        return delta
+
 
 @dataclass(frozen=True, slots=True)
 class Image:

@@ -34,16 +34,18 @@ from ottla.log.producers import Origin
 from ottla.log.settings import LONG_MAX, LogSettings
 from ottla.metadata.controller import format_records
 from ottla.metadata.decisions import Versioned
-from ottla.metadata.image import Image
+from ottla.metadata.image import Delta, Image
 from ottla.metadata.records import frame, unframe
 from ottla.metadata.snapshot import records_of
 from ottla.metadata.topics import CLUSTER_METADATA as TOPIC
 from ottla.raft import snapshots
+from ottla.raft.history import History
 from ottla.raft.quorum import QuorumState, VoterSet
 from ottla.raft.snapshots import Damaged, SnapshotId
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import random_id
-from ottla.wire.messages.quorum import KRaftVersionRecord, LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord
-from ottla.wire.records import Batch, batches, build_control, iterate, look
+from ottla.wire.messages.quorum import KRaftVersionRecord, LeaderChangeMessage, SnapshotHeaderRecord
+from ottla.wire.records import Batch, Record, batches, build_control, crc_ok, iterate, look
 from ottla.wire.schema import Message
 from ottla.world import World
 
@@ -57,12 +59,12 @@ NOTHING = SnapshotId(0, 0)
 
 @dataclass(slots=True)
 class Loaded:
-    """What was on the disk. `voters_at` is the offset at which the log names the voters, -1 if only the format did."""
+    """What was on the disk: the picture at its end, that of its newest snapshot, what the quorum says of itself, and what
+    this voter has promised."""
 
     image: Image
-    voters: VoterSet = field(default_factory=VoterSet)
-    kraft_version: int = 0
-    voters_at: int = -1
+    history: History
+    snapshot: Image
     state: QuorumState = field(default_factory=QuorumState)
 
 
@@ -78,6 +80,8 @@ class MetadataStore:
         self.log: Log
         # The newest snapshot; -1 before the first.
         self.snapshot_end = -1
+        self._snapshots: list[SnapshotId] = []
+        self._incoming = bytearray()
         self.bytes_since_snapshot = 0
         self.last_timestamp = 0
 
@@ -96,16 +100,18 @@ class MetadataStore:
     # --- formatting
 
     def format(self, voters: VoterSet, kraft_version: int) -> None:
-        """Make an empty directory look as `kafka-storage format` leaves it. What is there already stays."""
+        """Make an empty directory look as `kafka-storage format` leaves it. What is there already stays: a directory that
+        was formatted without voters gets none."""
         self._disk.make_directory(self.path)
-        now_ms = self._world.now_ms()
-        if not self._disk.exists(f"{self._home}/{snapshots.BOOTSTRAP}"):
-            values = [frame(record, version) for record, version in format_records()]
-            self._write(f"{self._home}/{snapshots.BOOTSTRAP}", values, 0, 0, VoterSet(), now_ms)
+        now_ms, bootstrap = self._world.now_ms(), f"{self._home}/{snapshots.BOOTSTRAP}"
         first = f"{self.path}/{SnapshotId(0, 0).file_name}"
-        if kraft_version >= 1 and not self._has_history() and not self._disk.exists(first):
+        is_new = not self._disk.exists(bootstrap) and not self._has_history() and not self._disk.exists(first)
+        if kraft_version >= 1 and voters.voters and is_new:
             self._write(first, [], now_ms, kraft_version, voters, now_ms)
             self._disk.set_mode(first, READ_ONLY)
+        if not self._disk.exists(bootstrap):
+            values = [frame(record, version) for record, version in format_records()]
+            self._write(bootstrap, values, 0, 0, VoterSet(), now_ms)
         if read_topic_id(self._disk, self.path) is None:
             write_topic_id(self._disk, self.path, TOPIC_ID)
 
@@ -130,18 +136,22 @@ class MetadataStore:
 
     # --- loading
 
-    def load(self) -> Loaded:
-        """Replay everything. Blocks: nothing is served yet."""
+    def load(self, fixed: VoterSet) -> Loaded:
+        """Replay everything. Blocks: nothing is served yet. `fixed` are the voters that the settings name."""
         self._disk.make_directory(self.path)
-        loaded = Loaded(Image(cluster_id=self.cluster_id))
+        empty = Image(cluster_id=self.cluster_id)
+        loaded = Loaded(empty, History(fixed), empty)
         self.log = self._open_log()
+        self._snapshots = self._found_snapshots()
         # What a snapshot holds was committed, hence synced: there is no torn tail below it, whatever else there may be.
-        self.log.load(clean=False, recovery_point=max(self.snapshot_ids(), default=NOTHING).end_offset)
+        self.log.load(clean=False, recovery_point=max(self._snapshots, default=NOTHING).end_offset)
         self._load_snapshot(loaded)
         if self.log.end_offset < loaded.image.offset + 1:
             # The snapshot reaches further than the log: whatever the log had is in it.
             self.log.truncate_fully_and_start_at(loaded.image.offset + 1)
-        self._replay_log(loaded)
+        loaded.snapshot = loaded.image
+        for image, _ in self.replay(loaded.snapshot, self.log.end_offset, loaded.history):
+            loaded.image = image
         state = f"{self.path}/{QUORUM_STATE}"
         if self._disk.exists(state):
             loaded.state = QuorumState.of_json(self._disk.read(state))
@@ -160,7 +170,7 @@ class MetadataStore:
             world.disk, OpenFiles(world.disk), self.path, TOPIC, 0, settings, world.now_ms, world.random, TOPIC_ID
         )
 
-    def snapshot_ids(self) -> list[SnapshotId]:
+    def _found_snapshots(self) -> list[SnapshotId]:
         """Those on disk, the oldest first."""
         named = (SnapshotId.of_file_name(name) for name in self._disk.names(self.path))
         return sorted(found for found in named if found is not None)
@@ -168,56 +178,53 @@ class MetadataStore:
     def _load_snapshot(self, loaded: Loaded) -> None:
         """The newest one that is whole. A damaged one is passed over if an older one and the log can make up for it."""
         problem: Exception | None = None
-        for found in reversed(self.snapshot_ids()):
+        for found in reversed(self._snapshots):
             try:
-                self._read_snapshot(found, loaded)
+                loaded.image, notes = self.read_snapshot(found)
             except Damaged as damage:
                 problem = problem or damage
             else:
+                for message in notes:
+                    loaded.history.note(found.end_offset - 1, message)
+                self.snapshot_end = found.end_offset
                 break
         if self.log.start_offset > loaded.image.offset + 1:
             raise Damaged(f"{self.path}: nothing below offset {self.log.start_offset} can be read: {problem}")
 
-    def _read_snapshot(self, found: SnapshotId, loaded: Loaded) -> None:
+    def read_snapshot(self, found: SnapshotId) -> tuple[Image, list[Message]]:
+        """The picture in a snapshot, and what it says about the quorum."""
         whole = list(snapshots.read(self._disk.read(f"{self.path}/{found.file_name}")))
-        for message in (message for notes, _ in whole for message in notes):
-            self._take_note(message, loaded, found.end_offset - 1)
+        notes = [message for notes, _ in whole for message in notes]
+        image = Image(cluster_id=self.cluster_id)
+        for message in notes:
+            image = _noted(image, message)
+            if isinstance(message, SnapshotHeaderRecord):
+                self.last_timestamp = message.last_contained_log_timestamp
         records = (unframe(value) for _, values in whole for value in values)
-        image = Image(cluster_id=self.cluster_id, kraft_version=loaded.kraft_version)
-        loaded.image = image.replay(records, found.end_offset - 1, found.epoch)[0]
-        self.snapshot_end = found.end_offset
+        return image.replay(records, found.end_offset - 1, found.epoch)[0], notes
 
-    def _take_note(self, message: Message, loaded: Loaded, offset: int) -> None:
-        if isinstance(message, KRaftVersionRecord):
-            loaded.kraft_version = message.kraft_version
-        elif isinstance(message, VotersRecord):
-            loaded.voters, loaded.voters_at = VoterSet.of_record(message), offset
-        elif isinstance(message, LeaderChangeMessage):
-            loaded.image = replace(loaded.image, controller_id=message.leader_id)
-        elif isinstance(message, SnapshotHeaderRecord):
-            self.last_timestamp = message.last_contained_log_timestamp
-
-    def _replay_log(self, loaded: Loaded) -> None:
-        """A stretch of the log is replayed as one batch: only the last picture matters."""
-        for stretch in self._stretches(loaded.image.offset + 1):
+    def replay(self, image: Image, end: int, history: History | None = None) -> Iterator[tuple[Image, Delta]]:
+        """The pictures from `image` up to `end`, a stretch of the log at a time; `history` learns what is new to it."""
+        for stretch in self._stretches(image.offset + 1, end):
             records: list[Message] = []
             for batch, data in stretch:
                 held = list(iterate(data))
                 if batch.is_control:
-                    notes = (snapshots.read_note(record.key, record.value) for record in held)
-                    for offset, message in enumerate(notes, batch.base_offset):
-                        if message is not None:
-                            self._take_note(message, loaded, offset)
+                    for offset, message in _notes_of(batch, held):
+                        image = _noted(image, message)
+                        if history is not None:
+                            history.note(offset, message)
                 else:
                     records += [unframe(record.value or b"") for record in held]
-                self.last_timestamp = batch.max_timestamp
-                self.bytes_since_snapshot += batch.size
-            image = replace(loaded.image, kraft_version=loaded.kraft_version)
-            loaded.image = image.replay(records, batch.last_offset, batch.leader_epoch)[0]
+                if history is not None:
+                    self.last_timestamp = batch.max_timestamp
+                    self.bytes_since_snapshot += batch.size
+            image, delta = image.replay(records, batch.last_offset, batch.leader_epoch)
+            yield image, delta
 
-    def _stretches(self, offset: int) -> Iterator[list[tuple[Batch, memoryview]]]:
-        while offset < self.log.end_offset:
-            located = self.log.locate(offset, READ_BYTES, self.log.end_offset)
+    def _stretches(self, offset: int, end: int) -> Iterator[list[tuple[Batch, memoryview]]]:
+        while offset < end:
+            located = self.log.locate(offset, READ_BYTES, end)
             if not located.size:
                 return
             data = memoryview(located.read())
@@ -230,7 +237,11 @@ class MetadataStore:
             yield found
             offset = found[-1][0].next_offset
 
-    # --- writing
+    # --- what a replica knows of its log
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
 
     @property
     def end_offset(self) -> int:
@@ -239,6 +250,38 @@ class MetadataStore:
     @property
     def synced_end(self) -> int:
         return self.log.synced_end
+
+    @property
+    def last_epoch(self) -> int:
+        latest = self.latest_snapshot
+        return max(self.log.epochs.latest, 0 if latest is None else latest.epoch)
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self._snapshots[0] if self._snapshots else None
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.log.end_offset_for_epoch(epoch)
+
+    # --- for others to copy
+
+    def records_from(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches, the first one however large it is."""
+        located = self.log.locate(offset, max(bytes_max, 1), self.log.end_offset)
+        return bytes(located.read()) if located.size else b""
+
+    def has_snapshot(self, wanted: SnapshotId) -> bool:
+        """The one that only the format made is not for others: the first leader writes all of it into the log."""
+        return wanted in self._snapshots and wanted != NOTHING
+
+    async def snapshot_bytes(self, wanted: SnapshotId) -> bytes:
+        return await self._disk.away(self._disk.read, f"{self.path}/{wanted.file_name}")
+
+    # --- writing
 
     def write_state(self, state: QuorumState, kraft_version: int, voters: VoterSet) -> None:
         self._disk.replace(f"{self.path}/{QUORUM_STATE}", state.to_json(kraft_version, voters))
@@ -264,8 +307,43 @@ class MetadataStore:
         self.last_timestamp = now_ms
         return appended.last_offset
 
+    def append_copies(self, records: bytes) -> list[tuple[int, Message]]:
+        """Append batches that a leader numbered; the control records among them."""
+        now_ms, notes = self._world.now_ms(), []
+        for at, batch in batches(records):
+            data = memoryview(records)[at : at + batch.size]
+            if batch.base_offset != self.end_offset or not crc_ok(records, at, batch.size):
+                raise KafkaError(Error.CORRUPT_MESSAGE, f"the batch at offset {batch.base_offset} cannot be appended")
+            self.log.append(data, Origin.RAFT, batch.leader_epoch, now_ms)
+            self.log.publish()
+            self.bytes_since_snapshot += batch.size
+            self.last_timestamp = batch.max_timestamp
+            if batch.is_control:
+                notes += _notes_of(batch, list(iterate(data)))
+        return notes
+
     async def flush(self) -> None:
         await self.log.flush()
+
+    async def truncate(self, offset: int) -> None:
+        await self.log.truncate_to(offset)
+
+    # --- a snapshot of the leader's
+
+    def take_part(self, position: int, data: bytes) -> None:
+        del self._incoming[position:]
+        self._incoming += data
+
+    async def install(self, snapshot: SnapshotId) -> tuple[Image, list[Message]]:
+        """It is whole: it takes the place of the log. Damaged if it is not."""
+        data, self._incoming = bytes(self._incoming), bytearray()
+        for _ in snapshots.read(data):
+            pass
+        await self._disk.away(self._keep_snapshot, f"{self.path}/{snapshot.file_name}", data)
+        self.log.truncate_fully_and_start_at(snapshot.end_offset)
+        self._snapshots = sorted({*self._snapshots, snapshot})
+        self.snapshot_end, self.bytes_since_snapshot = snapshot.end_offset, 0
+        return self.read_snapshot(snapshot)
 
     async def close(self) -> None:
         await self._disk.away(self.log.close)
@@ -275,7 +353,7 @@ class MetadataStore:
     async def write_snapshot(self, image: Image, voters: VoterSet) -> None:
         """Write out a committed picture, a batch per turn of the loop, then let the log before it go when it is time."""
         self.bytes_since_snapshot = 0
-        name = SnapshotId(image.offset + 1, image.epoch).file_name
+        made = SnapshotId(image.offset + 1, image.epoch)
         values = (frame(record, version) for record, version in records_of(image))
         parts: list[bytes] = []
         for part in snapshots.pieces(
@@ -288,8 +366,9 @@ class MetadataStore:
         ):
             parts.append(part)
             await asyncio.sleep(0)
-        await self._disk.away(self._keep_snapshot, f"{self.path}/{name}", b"".join(parts))
-        self.snapshot_end = image.offset + 1
+        await self._disk.away(self._keep_snapshot, f"{self.path}/{made.file_name}", b"".join(parts))
+        self._snapshots = sorted({*self._snapshots, made})
+        self.snapshot_end = self._snapshots[-1].end_offset
         await self.trim()
 
     def _keep_snapshot(self, path: str, data: bytes) -> None:
@@ -298,12 +377,13 @@ class MetadataStore:
 
     async def trim(self) -> None:
         """Old snapshots go when they are too many bytes or too old, and the log before the oldest that stays."""
-        kept = self.snapshot_ids()
+        kept = self._snapshots
         sizes = {found: self._disk.size(f"{self.path}/{found.file_name}") for found in kept}
         while len(kept) > 1 and await self._is_over(kept[0], sum(sizes[found] for found in kept)):
             gone = kept.pop(0)
             await self._disk.away(self._disk.remove, f"{self.path}/{gone.file_name}")
-        self.log.delete_records(min(kept[0].end_offset, self.log.synced_end), self.log.synced_end)
+        keep_from = max(min(kept[0].end_offset, self.log.synced_end), self.log.start_offset)
+        self.log.delete_records(keep_from, self.log.synced_end)
         await retention.perform(self.log, retention.plan(self.log, self._world.now_ms(), self.log.synced_end))
         for path in self.log.sweep(self._world.now_ms()):
             await self._disk.away(self._disk.remove, path)
@@ -315,3 +395,20 @@ class MetadataStore:
             return True
         first = look(await self._disk.away(self._disk.read, f"{self.path}/{oldest.file_name}"))
         return 0 <= age_max < self._world.now_ms() - first.base_timestamp
+
+
+def _notes_of(batch: Batch, held: list[Record]) -> list[tuple[int, Message]]:
+    """The control records of a batch, with their offsets."""
+    read = (
+        (offset, snapshots.read_note(record.key, record.value)) for offset, record in enumerate(held, batch.base_offset)
+    )
+    return [(offset, message) for offset, message in read if message is not None]
+
+
+def _noted(image: Image, message: Message) -> Image:
+    """What a picture shows of the quorum's own records."""
+    if isinstance(message, KRaftVersionRecord):
+        return replace(image, kraft_version=message.kraft_version)
+    if isinstance(message, LeaderChangeMessage):
+        return replace(image, controller_id=message.leader_id)
+    return image

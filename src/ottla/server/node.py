@@ -52,6 +52,7 @@ from ottla.server.handlers import (
     offsets,
     produce,
     producer_ids,
+    quorum,
     quotas,
     reassignments,
     settings,
@@ -86,7 +87,7 @@ ALTERING_S = 10.0
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
-    *(brokers, elections, envelope, features, membership, reassignments),
+    *(brokers, elections, envelope, features, membership, quorum, reassignments),
     *(finding, groups, commits, group_admin),
     *(transactions, markers),
 )

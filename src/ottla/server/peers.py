@@ -154,6 +154,7 @@ class Peers:
         self._world = world
         self._quorum = quorum
         self._lines: dict[tuple[str, object], Line] = {}
+        quorum.connect(self.line_to)
 
     def line(self, purpose: str, broker_id: int, *, concurrent: bool = False) -> Line:
         """To a broker, at the listener that brokers use among themselves."""

@@ -1,13 +1,17 @@
-"""Drives the metadata log of this node: records become pictures, pictures are shown.
+"""The metadata of the cluster as this node knows it: records become pictures, pictures are shown.
 
 There are two pictures. `written` is replayed as soon as records are appended, and every decision reads it, so two
-creates of one name cannot both pass. `image` is the committed one: its records are on the disk of a majority of voters,
-which for one voter means that they are synced. Handlers, replicas and everybody else see only `image`.
+creates of one name cannot both pass; only the leader of the quorum has it. `image` is the committed one: its records are
+on the disks of a majority of voters, which for one voter means that they are synced. Handlers, replicas and everybody
+else see only `image`.
 
-`append` appends and replays without an await in between. What was appended then waits for the disk together: one sync
-serves everything appended before it began. After that, in the order of the log, each picture is given to the listeners
-and becomes `image`. Showing goes on beside committing, because a listener may take its time: it opens logs. Whoever
-appended chooses whether it is answered when its records are committed, or when everybody here follows them as well.
+While this node leads, `append` appends and replays without an await in between, and what was appended waits until it is
+committed. While it follows, committed records are replayed from its copy of the log. In both cases each picture is then
+given to the listeners, in the order of the log, and becomes `image`. Showing goes on beside committing, because a listener
+may take its time: it opens logs. Whoever appended chooses whether it is answered when its records are committed, or when
+everybody here follows them as well.
+
+When leadership is lost, whoever waits for a commit is refused: what became of its records, only the next leader knows.
 
 Nothing is shown before `show` is called; the first picture is then everything that was committed by that time.
 
@@ -22,7 +26,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig
@@ -31,39 +35,40 @@ from ottla.log.directories import Directories
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Versioned
 from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.metadata.records import PartitionRecord
-from ottla.raft.quorum import NOBODY, Address, QuorumState, Voter, VoterSet, leader_change
+from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
+from ottla.raft.roles import Resigned
 from ottla.rising import Rising
+from ottla.server.consensus import Consensus, Hooks, OpenLine
 from ottla.server.metadata_store import Loaded, MetadataStore
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.quorum import KRaftVersionRecord
-from ottla.wire.schema import Message
 from ottla.world import World
 
 log = logging.getLogger("ottla.quorum")
 
 T = TypeVar("T")
 Follow = Callable[[Image, Image, Delta], Awaitable[None]]
+Step = tuple[Image, Delta]
 
 PROTOCOL_CODES = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 @dataclass(slots=True)
 class Waiting:
-    """Appended, and not yet committed and shown. Its answer is given at the one moment or the other."""
+    """In the log, and not yet committed and shown. If somebody wants an answer, it is given at the one moment or the other."""
 
     end: int
-    reply: Any
-    answer: asyncio.Future[Any]
-    steps: list[tuple[Image, Delta]]
-    when_shown: bool
+    steps: list[Step]
+    reply: Any = None
+    answer: asyncio.Future[Any] | None = None
+    when_shown: bool = False
 
     def settle(self) -> None:
-        if not self.answer.done():
+        if self.answer is not None and not self.answer.done():
             self.answer.set_result(self.reply)
 
-    def refuse(self, error: BaseException) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(KafkaError(Error.NOT_CONTROLLER, f"this controller has ended: {error}"))
+    def refuse(self, why: str) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_exception(KafkaError(Error.NOT_CONTROLLER, why))
             self.answer.exception()
 
 
@@ -72,28 +77,34 @@ class Quorum:
         self, config: BrokerConfig, world: World, directories: Directories, fatal: Callable[[BaseException], None]
     ) -> None:
         self.image = self.written = Image()
-        self.voters = VoterSet()
-        self.leader_id = NOBODY
-        # Everything below it is committed, and this node knows it.
+        # Everything below it is committed, and this node has read it.
         self.committed_end = Rising(0)
         self.store: MetadataStore
+        self.consensus: Consensus
+        self.is_started = False
         self._config = config
         self._world = world
         self._directories = directories
         self._fatal = fatal
+        self._open_line: OpenLine
         self._follow: list[Follow] = []
         self._began: list[Callable[[], None]] = []
+        self._leads = False
         self._waiting: deque[Waiting] = deque()
         self._to_show: deque[Waiting] = deque()
         self._is_showing = False
-        # The newest committed picture that is not inside a metadata transaction.
-        self._committed = Image()
-        self._committing: asyncio.Task[None] | None = None
+        # The picture that everything committed makes, and the newest one that is not inside a metadata transaction.
+        self._replayed = self._committed = Image()
+        self._catching_up: asyncio.Task[None] | None = None
         self._showing: asyncio.Task[None] | None = None
         self._snapshotting: asyncio.Task[None] | None = None
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._ended: BaseException | None = None
         self._ports: Mapping[str, int] = {}
+
+    def connect(self, open_line: OpenLine) -> None:
+        """How other nodes are reached."""
+        self._open_line = open_line
 
     def listen(self, follow: Follow) -> None:
         """Await `follow(old, new, delta)` for every picture that becomes committed, in order."""
@@ -104,18 +115,33 @@ class Quorum:
         self._began.append(began)
 
     @property
+    def voters(self) -> VoterSet:
+        return self.consensus.replica.voters if self.is_started else VoterSet()
+
+    @property
+    def leader_id(self) -> int:
+        """Who leads, as far as this node knows."""
+        if not self.is_started or isinstance(self.consensus.replica.role, Resigned):
+            return NOBODY
+        return self.consensus.replica.leader_id
+
+    @property
+    def epoch(self) -> int:
+        return self.consensus.replica.epoch if self.is_started else 0
+
+    @property
     def is_alone(self) -> bool:
         """Whether nobody else has a say: what this node decides is decided."""
         return self.voters.ids == (self._config.node_id,)
 
     @property
     def leads(self) -> bool:
-        return self.leader_id == self._config.node_id and self._ended is None
+        return self._leads and self._ended is None
 
     def check_leads(self) -> None:
         if self._ended is not None:
             raise KafkaError(Error.NOT_CONTROLLER, f"this controller has ended: {self._ended}")
-        if not self.leads:
+        if not self._leads:
             raise KafkaError(Error.NOT_CONTROLLER, f"the controller is {self.leader_id}")
 
     # --- appending
@@ -125,12 +151,14 @@ class Quorum:
         self.check_leads()
         steps = self._append(records)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(self.store.end_offset, reply, answer, steps, when_shown))
-        if self._committing is None:
-            self._committing = asyncio.get_running_loop().create_task(self._commit())
+        self._waiting.append(Waiting(self.store.end_offset, steps, reply, answer, when_shown))
+        if records:
+            self.consensus.appended()
+        else:
+            self._take_committed()
         return answer
 
-    def _append(self, records: list[Versioned]) -> list[tuple[Image, Delta]]:
+    def _append(self, records: list[Versioned]) -> list[Step]:
         """Elections may need more records than a batch holds; nothing else does."""
         steps = []
         for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
@@ -153,22 +181,60 @@ class Quorum:
         except OSError as error:
             raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error}") from error
 
+    # --- leading
+
+    def _begin_to_lead(self) -> None:
+        """Read what is written and not committed yet, our own first record included: decisions build on it."""
+        steps = list(self.store.replay(self._replayed, self.store.end_offset))
+        self.written = steps[-1][0]
+        self._waiting.append(Waiting(self.store.end_offset, steps))
+        self._leads = True
+        log.info("leading epoch %d of the metadata at offset %d", self.epoch, self.written.offset)
+        for began in self._began:
+            began()
+
+    def _lose(self) -> None:
+        self._leads = False
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            each.refuse("this node leads no more: what became of it, only the next controller knows")
+        self.written = self._replayed
+        log.info("leading the metadata no more: epoch %d", self.epoch)
+        self._committed_more()
+
     # --- committing
 
-    async def _commit(self) -> None:
-        try:
-            while self._waiting:
-                if self._waiting[0].end > self.store.synced_end:
-                    await self.store.flush()
-                self._take_committed(self._waiting.popleft())
-        except Exception as error:
-            self._end(error)  # which tells everybody whom it concerns
-        finally:
-            self._committing = None
+    def _committed_more(self) -> None:
+        if self._leads:
+            self._take_committed()
+        elif self._catching_up is None and self._ended is None:
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    def _take_committed(self) -> None:
+        end = self.consensus.replica.high_watermark
+        while self._waiting and self._waiting[0].end <= end:
+            self._take(self._waiting.popleft())
         self._consider_snapshot()
 
-    def _take_committed(self, done: Waiting) -> None:
+    async def _catch_up(self) -> None:
+        """Replay what others have committed, a stretch at a time: there may be much of it."""
+        try:
+            while not self._leads and self._replayed.offset + 1 < self.consensus.replica.high_watermark:
+                end = self.consensus.replica.high_watermark
+                step = next(self.store.replay(self._replayed, end), None)
+                if step is None:
+                    break
+                self._take(Waiting(step[0].offset + 1, [step]))
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._end(error)
+        finally:
+            self._catching_up = None
+        self._consider_snapshot()
+
+    def _take(self, done: Waiting) -> None:
         for image, _ in done.steps:
+            self._replayed = image
             if not image.in_transaction:
                 self._committed = image
         self.committed_end.rise(done.end)
@@ -181,12 +247,17 @@ class Quorum:
         if self._showing is None:
             self._showing = asyncio.get_running_loop().create_task(self._show_waiting())
 
+    def _install(self, image: Image) -> None:
+        """A snapshot of the leader's has taken the place of everything we had."""
+        delta = Delta.between(self._committed, image)
+        self._take(Waiting(image.offset + 1, [(image, delta)]))
+
     # --- showing
 
     async def show(self) -> None:
         """Begin to show pictures, with all that was appended up to now. Raises what keeps it from being committed."""
-        while self._committing is not None:
-            await self._committing
+        if self._leads and self.is_alone and self._ended is None:
+            await self.consensus.when(lambda: self._ended is not None or not self._waiting, float("inf"))
         if self._ended is not None:
             raise self._ended
         self._is_showing = True
@@ -214,7 +285,7 @@ class Quorum:
         """Nothing more can be committed: whoever waits is told, and so is the node."""
         self._ended = error
         for waiting in (*self._to_show, *self._waiting):
-            waiting.refuse(error)
+            waiting.refuse(f"this controller has ended: {error}")
         self._to_show.clear()
         self._waiting.clear()
         log.critical("metadata cannot be committed any more", exc_info=error)
@@ -223,19 +294,37 @@ class Quorum:
     # --- starting
 
     async def start(self, ports: Mapping[str, int]) -> None:
-        """Read what is there, and lead. `ports` are those that the listeners really have."""
+        """Read what is there, and take part. A node that is alone leads when this returns."""
         self.store = MetadataStore(self._config, self._world, self._directories)
         self._ports = ports
-        self.store.format(self._configured_voters(), 0 if self._config["controller.quorum.voters"] else 1)
-        loaded = self.store.load()
+        fixed = self._configured_voters()
+        is_fixed = bool(self._config["controller.quorum.voters"])
+        self.store.format(VoterSet() if is_fixed else fixed, 0 if is_fixed else 1)
+        loaded = self.store.load(fixed)
         self._check_voters(loaded)
-        self.written = loaded.image
-        self._lead(loaded)
+        self._replayed = self._committed = self.written = loaded.snapshot
+        if loaded.history.voters.ids == (self._config.node_id,):
+            self._replayed = self._committed = self.written = loaded.image  # nobody else could say otherwise
+        hooks = Hooks(self._begin_to_lead, self._lose, self._committed_more, self._install, self._end)
+        self.consensus = Consensus(
+            *(self._config, self._world, self.store, loaded, self._myself(), self._open_line, hooks)
+        )
+        self.is_started = True
+        self.committed_end.rise(self._committed.offset + 1)
+        self.consensus.step()
+        if self._ended is not None:
+            raise self._ended
 
     def _configured_voters(self) -> VoterSet:
-        """What the settings say about the quorum: its fixed members, or this node as the first."""
+        """What the settings say about the quorum: its fixed members, or this node as the first, or nothing."""
         fixed = VoterSet.of_setting(",".join(self._config["controller.quorum.voters"]))
-        return fixed if fixed.voters else VoterSet((self._myself(),))
+        if fixed.voters:
+            return fixed
+        me = self._myself()
+        own = {f"{address.host}:{address.port}" for address in me.addresses}
+        elsewhere = {each.strip() for each in self._config["controller.quorum.bootstrap.servers"]} - own
+        is_first = "controller" in self._config["process.roles"] and not elsewhere
+        return VoterSet((me,)) if is_first else VoterSet()
 
     def _myself(self) -> Voter:
         """As the settings have it: whoever gets this directory, Apache Kafka included, listens where they say."""
@@ -244,42 +333,26 @@ class Quorum:
         return Voter(self._config.node_id, self.store.directory_id, addresses)
 
     def _check_voters(self, loaded: Loaded) -> None:
-        if loaded.kraft_version == 0:
-            loaded.voters = self._configured_voters()
-        if loaded.voters.ids != (self._config.node_id,):
+        """Somebody has to be known who can be asked."""
+        others = [voter_id for voter_id in loaded.history.voters.ids if voter_id != self._config.node_id]
+        is_member = self._config.node_id in loaded.history.voters.ids
+        if not is_member and not others and not self._config["controller.quorum.bootstrap.servers"]:
             raise KafkaError(
                 Error.INVALID_CONFIG,
-                f"the metadata in {self.store.path} belongs to voters {list(loaded.voters.ids)}; this release runs a "
-                f"quorum of one, and this node is {self._config.node_id}",
+                f"the metadata in {self.store.path} knows no voters, and controller.quorum.bootstrap.servers names nobody "
+                f"who does; this node is {self._config.node_id}",
             )
-
-    def _lead(self, loaded: Loaded) -> None:
-        """Begin an epoch: first the promise on disk, then the record that says who leads."""
-        me = self._config.node_id
-        epoch = max(loaded.state.epoch, self.store.log.epochs.latest, loaded.image.epoch) + 1
-        self.store.write_state(QuorumState(epoch=epoch, leader=me), loaded.kraft_version, loaded.voters)
-        notes: list[Message] = [leader_change(me, loaded.voters, (me,))]
-        if loaded.kraft_version >= 1 and loaded.voters_at < 0:
-            # Only the format has named the voters so far. Afterwards the record stays as it is, whatever port we listen
-            # on: an Apache broker that gets its directory back finds its own controller by it.
-            notes += [KRaftVersionRecord(kraft_version=loaded.kraft_version), loaded.voters.to_record()]
-        self.voters = loaded.voters
-        last = self.store.append_notes(notes, epoch)
-        self.written = replace(self.written, offset=last, epoch=epoch, controller_id=me)
-        self._committed = replace(self.written)
-        self.leader_id = me
-        log.info("leading epoch %d of the metadata at offset %d", epoch, last)
-        for began in self._began:
-            began()
 
     # --- stopping
 
     async def stop(self) -> None:
-        """Close the log. A node that never opened it has nothing to do."""
-        if self.leader_id == NOBODY:
+        """Leave the quorum and close the log. A node that never opened it has nothing to do."""
+        if not self.is_started:
             return
-        while self._showing is not None:
-            await asyncio.wait([self._showing])
+        await self.consensus.stop()
+        for task in (self._catching_up, self._showing):
+            while task is not None and not task.done():
+                await asyncio.wait([task])
         if self._snapshot_timer is not None:
             self._snapshot_timer.cancel()
         if self._snapshotting is not None:
@@ -308,7 +381,9 @@ class Quorum:
     async def _snapshot(self) -> None:
         """A snapshot that fails costs nothing but time at the next start: it is told, and tried again later."""
         try:
-            await self.store.write_snapshot(self._committed, self.voters)
+            image, history = self._committed, self.consensus.replica.history
+            await self.store.write_snapshot(image, history.voters_as_of(image.offset))
+            history.trim(self.store.start_offset)
         except OSError as error:
             log.warning("the metadata snapshot could not be written: %s", error)
         finally:

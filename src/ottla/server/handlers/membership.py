@@ -3,17 +3,20 @@
 DescribeQuorum versions: 1 when each voter was last seen (KIP-836), 2 directory ids and addresses (KIP-853). It knows one
 partition, that of the metadata; a request for any other, or for more than one, finds nothing.
 
-This release runs a quorum of one: a voter can be neither added nor taken away, and whoever tries is told why.
+Voters are added and taken away one at a time (KIP-853); what may be refused, and with which words, is in `raft`.
 """
 
 from __future__ import annotations
 
 from ottla.log.directory import METADATA_TOPIC
 from ottla.metadata import controller
+from ottla.raft.partition import addresses_of
+from ottla.raft.quorum import Key, Voter
+from ottla.raft.replica import Replica
+from ottla.raft.roles import Progress
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.ids import uuid_text
 from ottla.wire.messages.membership import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -52,24 +55,39 @@ async def describe_quorum(request: DescribeQuorumRequest, ctx: Context) -> Descr
 
 
 def _leadership(ctx: Context) -> Described.Partition:
-    """This node alone: what it has written is in sync with itself, what it has synced is committed."""
-    quorum, now_ms = ctx.node.quorum, ctx.now_ms
-    voters = [
-        ReplicaState(
-            replica_id=voter.id,
-            replica_directory_id=voter.directory,
-            log_end_offset=quorum.store.end_offset,
-            last_fetch_timestamp=now_ms,
-            last_caught_up_timestamp=now_ms,
-        )
-        for voter in quorum.voters.voters
-    ]
+    """How far everybody is, as the leader knows it: whatever it has itself, it has caught up with."""
+    consensus, now_ms = ctx.node.quorum.consensus, ctx.now_ms
+    replica = consensus.replica
+    if not replica.is_leader:
+        unknown = Error.NOT_LEADER_OR_FOLLOWER
+        return Described.Partition(error_code=unknown.code, error_message=unknown.message)
+    voters, observers = replica.progress(consensus.now_ms())
+    me = replica.member.me
+    own = ReplicaState(
+        replica_id=me.id,
+        replica_directory_id=me.directory,
+        log_end_offset=consensus.store.end_offset,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    since_ms = now_ms - consensus.now_ms()
     return Described.Partition(
         error_message="",
-        leader_id=ctx.image.controller_id,
-        leader_epoch=ctx.image.epoch,
-        high_watermark=quorum.store.synced_end,
-        current_voters=voters,
+        leader_id=me.id,
+        leader_epoch=replica.epoch,
+        high_watermark=replica.high_watermark,
+        current_voters=[own if key.id == me.id else _state(key, far, since_ms) for key, far in voters.items()],
+        observers=[_state(key, far, since_ms) for key, far in observers.items()],
+    )
+
+
+def _state(key: Key, far: Progress, since_ms: float) -> ReplicaState:
+    return ReplicaState(
+        replica_id=key.id,
+        replica_directory_id=key.directory,
+        log_end_offset=far.end,
+        last_fetch_timestamp=-1 if far.fetched_ms is None else int(since_ms + far.fetched_ms),
+        last_caught_up_timestamp=-1 if far.caught_up_ms is None else int(since_ms + far.caught_up_ms),
     )
 
 
@@ -91,26 +109,31 @@ def _nodes(ctx: Context) -> list[DescribeQuorumResponse.Node]:
 
 @serves(AddRaftVoterRequest, versions="0-1", forwarded=True)
 async def add_raft_voter(request: AddRaftVoterRequest, ctx: Context) -> AddRaftVoterResponse:
+    """Version 1 need not wait for the commit (KIP-1186)."""
+    consensus = ctx.node.quorum.consensus
+    replica = consensus.replica
     _check_cluster(request.cluster_id, ctx)
-    _check_voter(request.voter_id, request.voter_directory_id, "Add")
-    controllers = ctx.node.config.controller_endpoints
-    if controllers and controllers[0].name not in [listener.name for listener in request.listeners]:
-        why = f"Add voter request didn't include the endpoint for the default listener {controllers[0].name}"
+    _check_voter(request.voter_id, request.voter_directory_id, "Add", replica)
+    own = replica.member.me.addresses
+    if own and own[0].name not in [listener.name for listener in request.listeners]:
+        why = f"Add voter request didn't include the endpoint for the default listener {own[0].name}"
         raise KafkaError(Error.INVALID_REQUEST, why)
-    if request.voter_id in ctx.node.quorum.voters.ids:
-        who = _key(request.voter_id, request.voter_directory_id)
-        raise KafkaError(
-            Error.DUPLICATE_VOTER, f"The voter id for {who} is already part of the set of voters {_voters(ctx)}."
-        )
-    raise KafkaError(Error.UNSUPPORTED_VERSION, "This release runs a quorum of one controller.")
+    new = Voter(request.voter_id, request.voter_directory_id, addresses_of(request.listeners))
+    change = replica.add_voter(new, consensus.now_ms(), until_committed=request.ack_when_committed)
+    consensus.step()
+    await consensus.changed(change)
+    return AddRaftVoterResponse()
 
 
 @serves(RemoveRaftVoterRequest, versions="0-0", forwarded=True)
 async def remove_raft_voter(request: RemoveRaftVoterRequest, ctx: Context) -> RemoveRaftVoterResponse:
+    consensus = ctx.node.quorum.consensus
     _check_cluster(request.cluster_id, ctx)
-    _check_voter(request.voter_id, request.voter_directory_id, "Remove")
-    who = _key(request.voter_id, request.voter_directory_id)
-    raise KafkaError(Error.VOTER_NOT_FOUND, f"Cannot remove voter {who} from the set of voters {_voters(ctx)}")
+    _check_voter(request.voter_id, request.voter_directory_id, "Remove", consensus.replica)
+    change = consensus.replica.remove_voter(Key(request.voter_id, request.voter_directory_id), consensus.now_ms())
+    consensus.step()
+    await consensus.changed(change)
+    return RemoveRaftVoterResponse()
 
 
 def _check_cluster(cluster_id: str | None, ctx: Context) -> None:
@@ -120,17 +143,11 @@ def _check_cluster(cluster_id: str | None, ctx: Context) -> None:
         raise KafkaError(Error.INCONSISTENT_CLUSTER_ID, why)
 
 
-def _check_voter(voter_id: int, directory_id: bytes, verb: str) -> None:
+def _check_voter(voter_id: int, directory_id: bytes, verb: str, replica: Replica) -> None:
+    if not replica.is_leader:
+        raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
     if voter_id < 0 or directory_id == ZERO_UUID:
         raise KafkaError(Error.INVALID_REQUEST, f"{verb} voter request didn't include a valid voter")
-
-
-def _key(voter_id: int, directory_id: bytes) -> str:
-    return f"ReplicaKey(id={voter_id}, directoryId={uuid_text(directory_id)})"
-
-
-def _voters(ctx: Context) -> str:
-    return f"[{', '.join(_key(voter.id, voter.directory) for voter in ctx.node.quorum.voters.voters)}]"
 
 
 @serves(UnregisterBrokerRequest, versions="0-0", forwarded=True)
