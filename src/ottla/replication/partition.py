@@ -145,6 +145,7 @@ class Partition:
             self.come_to_rest()
             self._end_leadership()
         self._take_over(assignment)
+        self.epoch_start = -1
         self.log.tally = UNCOUNTED  # what a follower copies nobody has produced here
         self.acknowledges_on_write = self.stores_on_write = self.is_short_of_replicas = False
 
@@ -197,6 +198,11 @@ class Partition:
         return self.is_short_of_replicas and (
             leadership is None or len(leadership.maximal) < min(self.min_insync, len(self.replicas))
         )
+
+    @property
+    def is_behind_its_start(self) -> bool:
+        """A new leader's watermark has not passed yet what came before it."""
+        return self.high_watermark.value < self.epoch_start
 
     def retire(self, error: Error) -> None:
         """The partition leaves this broker."""

@@ -3,6 +3,9 @@
 ListOffsets versions: 2 isolation level, 4 leader epochs, 6 flexible, 7 the record with the largest timestamp (KIP-734),
 8 the earliest local offset (KIP-405), 9 the last tiered one (KIP-1005), 10 a timeout (KIP-1075), 11 the earliest offset
 waiting for upload (KIP-1023). OffsetForLeaderEpoch versions: 3 replica id, 4 flexible. DeleteRecords versions: 2 flexible.
+
+A leader answers, and a new one not before its watermark has passed what came before it: until then it may lie below an offset
+that a client has seen already (KIP-207). A follower asks for the end of the log, whatever the watermark.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ SPECIAL_SINCE = {
 ISOLATION_LEVELS = (0, 1)
 ANY_EPOCH = -1
 NEVER = 2**15
+CONSUMER, DEBUGGER = -1, -2
+NOT_AVAILABLE_SINCE = 5
 
 Asked = ListOffsetsRequest.Topic.Partition
 Listed = ListOffsetsResponse.Topic.Partition
@@ -50,7 +55,7 @@ async def list_offsets(request: ListOffsetsRequest, ctx: Context) -> ListOffsets
             try:
                 if (topic.name, asked.partition_index) in asked_twice:
                     raise KafkaError(Error.INVALID_REQUEST)
-                answer = await _list_one(topic.name, asked, request.isolation_level, ctx)
+                answer = await _list_one(topic.name, asked, request, ctx)
             except KafkaError as error:
                 answer = Listed(partition_index=asked.partition_index, error_code=error.code)
             topics.setdefault(topic.name, {})[asked.partition_index] = answer
@@ -83,33 +88,40 @@ def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     return twice
 
 
-async def _list_one(topic: str, asked: Asked, isolation: int, ctx: Context) -> Listed:
+async def _list_one(topic: str, asked: Asked, request: ListOffsetsRequest, ctx: Context) -> Listed:
     if asked.timestamp < 0 and ctx.version < SPECIAL_SINCE.get(asked.timestamp, NEVER):
         raise KafkaError(Error.UNSUPPORTED_VERSION)
     partition = ctx.replicas.find(topic, asked.partition_index)
-    _open(partition, asked.current_leader_epoch)
-    timestamp, offset, epoch = await _look_up(partition, asked.timestamp, isolation)
+    _open(partition, asked.current_leader_epoch, request.replica_id == DEBUGGER)
+    if request.replica_id == CONSUMER:
+        bound = partition.bound(request.isolation_level)
+        timestamp, offset, epoch = await _look_up(partition, asked.timestamp, bound)
+        if partition.is_behind_its_start and (asked.timestamp == LATEST or (asked.timestamp >= 0 and offset < 0)):
+            is_known = ctx.version >= NOT_AVAILABLE_SINCE
+            raise KafkaError(Error.OFFSET_NOT_AVAILABLE if is_known else Error.LEADER_NOT_AVAILABLE)
+    else:
+        timestamp, offset, epoch = await _look_up(partition, asked.timestamp, partition.log.end_offset)
     return Listed(partition_index=asked.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
 
-def _open(partition: Partition, wanted_epoch: int) -> None:
+def _open(partition: Partition, wanted_epoch: int, or_follower: bool = False) -> None:
     """-1 stands for any epoch; what is below it is older than every leadership. (A Fetch takes both for any.)"""
     if wanted_epoch < ANY_EPOCH:
         raise KafkaError(Error.FENCED_LEADER_EPOCH)
-    partition.open_to(wanted_epoch)
+    partition.open_to(wanted_epoch, or_follower=or_follower)
 
 
-async def _look_up(partition: Partition, timestamp: int, isolation: int) -> tuple[int, int, int]:
+async def _look_up(partition: Partition, timestamp: int, bound: int) -> tuple[int, int, int]:
     """The timestamp, offset and epoch asked for; -1 for what there is not."""
     log = partition.log
     if timestamp == LATEST:
-        return -1, partition.bound(isolation), partition.leader_epoch
+        return -1, bound, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.start_offset, log.epochs.epoch_for_offset(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
-    if found is None or found.offset >= partition.bound(isolation):
+    if found is None or found.offset >= bound:
         return -1, -1, -1
     return found.timestamp, found.offset, found.leader_epoch
 
