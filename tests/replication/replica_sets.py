@@ -71,7 +71,7 @@ class Wire:
         try:
             response = await task
         except asyncio.CancelledError:
-            if task.cancelled() and not self.asker.is_dead:
+            if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise ConnectionError("the line was closed") from None
             raise
         finally:
