@@ -282,7 +282,7 @@ async def test_damage_on_the_way_is_not_written_down() -> None:
     """A batch that fails its CRC is asked for again; what came before it stays."""
     cluster = await pair()
     leader = cluster.brokers[1]
-    damaged = []
+    damaged: list[Any] = []
 
     async def answer(request: Any, version: int = 0) -> Any:
         response = await Broker.answer(leader, request, version)
