@@ -233,6 +233,18 @@ class TestStopping:
         cluster.beat(3)
         assert cluster.beat(1, want_shut_down=True).state == GO
 
+    def test_there_is_no_way_back(self) -> None:
+        """A process that wanted to stop, fell silent and thinks better of it must register anew."""
+        cluster = Pictured(1, 2)
+        cluster.topic((1, 2))
+        cluster.beat(1, want_shut_down=True)
+        cluster.silence(1)
+        cluster.silence(2)
+        assert cluster.beat(1).state == FENCED and cluster.partition().leader == -1
+        cluster.sessions.suspect(1)
+        cluster.start(1, previous_epoch=cluster.image.brokers[1].epoch)
+        assert cluster.image.brokers[1].active and cluster.partition().leader == -1, "broker 2 has what it missed"
+
     def test_in_a_hurry(self) -> None:
         cluster = Pictured(1, 2)
         cluster.topic((1, 2))

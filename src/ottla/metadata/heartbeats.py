@@ -76,7 +76,8 @@ def _next_state(image: Image, broker: Broker, beat: BrokerHeartbeatRequest, sess
     if state == FENCED:
         if beat.want_shut_down:
             return GO
-        return LET_IN if caught_up and not beat.want_fence else FENCED
+        # Who once wanted to stop has no way back but to register anew.
+        return LET_IN if caught_up and not beat.want_fence and not broker.in_controlled_shutdown else FENCED
     if state == STOPPING:
         waits = leads_anything(image, broker.id) or sessions.stopping_at(broker) > sessions.read_by_all(image)
         return STOPPING if waits else GO
