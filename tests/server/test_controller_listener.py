@@ -55,9 +55,7 @@ async def test_the_registered_address_takes_connections(tmp_path: Path) -> None:
         client.close()
 
 
-@pytest.mark.parametrize(
-    ("request_", "version"), [(MetadataRequest(), 12), (ProduceRequest(), 9), (FetchRequest(), 12)]
-)
+@pytest.mark.parametrize(("request_", "version"), [(MetadataRequest(), 12), (ProduceRequest(), 9)])
 @on_loop
 async def test_what_belongs_to_brokers_ends_the_connection(tmp_path: Path, request_: Message, version: int) -> None:
     """As in Apache Kafka, where the message files say which listener serves what."""
