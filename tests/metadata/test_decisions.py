@@ -138,7 +138,8 @@ class TestCreate:
         image, _ = created(image, NewTopic("a"))
         topic = image.topic("a")
         assert topic is not None and topic.partitions[0].directories == (DIRECTORY_UNASSIGNED,)
-        image = apply(image, controller.assign_directories(image, 1, {(topic.id, 0): DIRECTORY}))
+        epoch, places = image.brokers[1].epoch, [(DIRECTORY, [(topic.id, 0)])]
+        image = apply(image, controller.assign_replicas(image, 1, epoch, places, RULES))
         partition = image.topics[topic.id].partitions[0]
         assert partition.directories == (DIRECTORY,) and partition.leader_epoch == 0
 

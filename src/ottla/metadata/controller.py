@@ -1,7 +1,9 @@
 """One door to all decisions about the cluster: `decide(written picture, request, ...) -> records and reply`.
 
-The rooms behind it: `topics` (create, add partitions, delete), `leaders` (elections), `reassignments`, `brokers`
-(registration, fencing, shutdown), `settings`, `upgrades` (feature levels), `producer_ids`, `quotas`, `credentials`.
+The rooms behind it: `topics` (create, add partitions, delete), `placement` (of new replicas), `leaders` (elections),
+`reassignments`, `in_sync` (who is), `brokers` (registration, fencing, shutdown), `heartbeats` and `sessions` (who lives),
+`directories` (what is where), `periodic` (what a controller does by itself), `settings`, `upgrades` (feature levels),
+`producer_ids`, `quotas`, `credentials`.
 All of them are plain functions of a picture; see `decisions.py` for the shape.
 """
 
@@ -18,9 +20,11 @@ from ottla.metadata.brokers import (
 )
 from ottla.metadata.credentials import alter_scram_credentials
 from ottla.metadata.decisions import Decision, Rules, Versioned
-from ottla.metadata.directories import assign_directories
+from ottla.metadata.directories import assign_replicas
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
+from ottla.metadata.heartbeats import heartbeat
 from ottla.metadata.image import BROKER, Image
+from ottla.metadata.in_sync import alter_partition
 from ottla.metadata.leaders import elect_leaders
 from ottla.metadata.producer_ids import Block, next_producer_ids
 from ottla.metadata.quotas import alter_client_quotas
@@ -45,8 +49,9 @@ __all__ = [
     "Rules",
     "add_partitions",
     "alter_client_quotas",
+    "alter_partition",
     "alter_scram_credentials",
-    "assign_directories",
+    "assign_replicas",
     "begin_shutdown",
     "bootstrap",
     "create_topics",
@@ -54,6 +59,7 @@ __all__ = [
     "elect_leaders",
     "fence",
     "format_records",
+    "heartbeat",
     "incremental_alter_configs",
     "next_producer_ids",
     "reassign",

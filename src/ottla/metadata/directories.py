@@ -6,7 +6,7 @@ failed cannot lead, and is in sync with nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from ottla.metadata.brokers import check_epoch
 from ottla.metadata.decisions import Decision, Rules, Versioned
@@ -21,22 +21,10 @@ Place = tuple[bytes, int]
 Assigned = list[tuple[bytes, list[tuple[Place, KafkaError | None]]]]
 
 
-def assign_directories(image: Image, broker_id: int, places: Mapping[Place, bytes]) -> Decision[None]:
-    """The broker of this very node says where it put its replicas; those that are gone meanwhile do not matter."""
-    records: list[Versioned] = []
-    if image.metadata_version < DIRECTORY_ASSIGNMENT:
-        return Decision(records, None)
-    for place, directory in places.items():
-        partition = _find(image, place)
-        if partition is not None and broker_id in partition.replicas:
-            records += _assigned(image, partition, place, broker_id, directory)
-    return Decision(records, None)
-
-
 def assign_replicas(
     image: Image, broker_id: int, epoch: int, wanted: Sequence[tuple[bytes, Sequence[Place]]], rules: Rules
 ) -> Decision[Assigned]:
-    """Any broker says the same. What it puts into a directory that has failed meanwhile goes the way of that directory."""
+    """A broker says where it put its replicas. What is in a directory that has failed meanwhile goes the way of that."""
     if image.metadata_version < DIRECTORY_ASSIGNMENT:
         raise KafkaError(Error.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
     broker = check_epoch(image, broker_id, epoch)

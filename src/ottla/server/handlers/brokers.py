@@ -11,11 +11,10 @@ from collections.abc import Iterable
 
 from ottla.metadata import controller
 from ottla.metadata.controller import Decision, Registration
-from ottla.metadata.directories import Assigned, Place, assign_replicas
+from ottla.metadata.directories import Assigned, Place
 from ottla.metadata.features import CONTROLLER_REGISTRATION
-from ottla.metadata.heartbeats import Standing, heartbeat, noted
+from ottla.metadata.heartbeats import Standing, noted
 from ottla.metadata.image import Endpoint, FeatureRange, Image
-from ottla.metadata.in_sync import alter_partition
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.listener import ControllerConnection
@@ -82,7 +81,7 @@ async def broker_heartbeat(request: BrokerHeartbeatRequest, ctx: Context) -> Bro
     sessions, now_ms, rules = active.sessions, active.now_ms(), active.rules
 
     def decide(image: Image) -> Decision[Standing]:
-        decision = heartbeat(image, request, sessions, rules)
+        decision = controller.heartbeat(image, request, sessions, rules)
         noted(sessions, request, decision.reply, now_ms)
         return decision
 
@@ -100,7 +99,7 @@ async def broker_heartbeat(request: BrokerHeartbeatRequest, ctx: Context) -> Bro
 async def alter_partitions(request: AlterPartitionRequest, ctx: Context) -> AlterPartitionResponse:
     active = ctx.node.controller
     rules = active.rules
-    return await active.submit(lambda image: alter_partition(image, request, rules))
+    return await active.submit(lambda image: controller.alter_partition(image, request, rules))
 
 
 @serves(AllocateProducerIdsRequest, versions="0-0")
@@ -132,7 +131,7 @@ async def assign_replicas_to_dirs(request: AssignReplicasToDirsRequest, ctx: Con
     wanted = [(directory.id, _places(directory)) for directory in request.directories]
     active, who, epoch = ctx.node.controller, request.broker_id, request.broker_epoch
     rules = active.rules
-    assigned = await active.submit(lambda image: assign_replicas(image, who, epoch, wanted, rules))
+    assigned = await active.submit(lambda image: controller.assign_replicas(image, who, epoch, wanted, rules))
     return AssignReplicasToDirsResponse(directories=_told(assigned))
 
 
