@@ -192,6 +192,18 @@ class Node:
     # --- starting and stopping
 
     async def start(self) -> None:
+        """Return when this node serves. If it fails meanwhile, because of its disk say, it waits for nobody any longer."""
+        starting = self.loop.create_task(self._start())
+        either: list[asyncio.Future[Any]] = [starting, self.failed]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            starting.cancel()
+        if not starting.done():
+            raise self.failed.result()
+        await starting
+
+    async def _start(self) -> None:
         began = time.perf_counter()
         for warning in self.config.warnings:
             log.warning("%s", warning)
