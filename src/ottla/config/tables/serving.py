@@ -102,11 +102,11 @@ share.fetch.purgatory.purge.interval.requests    int     1000     -      inert
 # Start and stop
 controlled.shutdown.enable             boolean true  - inert
     Hand over leaderships before stopping.
-initial.broker.registration.timeout.ms int     60000 - inert
+initial.broker.registration.timeout.ms int     60000 -
     How long a broker tries to register before it gives up.
-broker.heartbeat.interval.ms           int     2000  - inert
+broker.heartbeat.interval.ms           int     2000  -
     How often a broker tells the controller that it is alive.
-broker.session.timeout.ms              int     9000  - inert
+broker.session.timeout.ms              int     9000  -
     A broker that is silent this long is fenced.
 config.providers                       list    ""    - cluster inert
     Sources that fill ${...} in values.
@@ -114,7 +114,7 @@ config.providers                       list    ""    - cluster inert
 # The metadata quorum
 controller.quorum.voters                   list    ""      any
     Fixed voters, id@host:port; new clusters use bootstrap servers instead.
-controller.quorum.bootstrap.servers        list    ""      any inert
+controller.quorum.bootstrap.servers        list    ""      any
     Where to ask first for the quorum, host:port.
 controller.quorum.auto.join.enable         boolean false   -   inert
     Whether a new controller makes itself a voter.

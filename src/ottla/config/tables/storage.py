@@ -113,9 +113,9 @@ unclean.leader.election.enable                boolean false    -   cluster
     Whether a copy that lags may lead when no other is left; data can be lost.
 unclean.leader.election.interval.ms           long    300000   >=1 internal inert
     How often that is tried.
-auto.leader.rebalance.enable                  boolean true     -   inert
+auto.leader.rebalance.enable                  boolean true     -
     Whether leadership returns to the preferred copy by itself.
-leader.imbalance.check.interval.seconds       long    300      >=1 inert
+leader.imbalance.check.interval.seconds       long    300      >=1
     How often that is checked.
 num.replica.fetchers                          int     1        >=1 cluster inert
     Connections per leader that a follower fetches with.
