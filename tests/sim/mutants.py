@@ -16,7 +16,6 @@ from ottla.metadata import controller
 from ottla.metadata.decisions import Decision
 from ottla.replication.partition import Partition
 from ottla.server.metadata_store import MetadataStore
-from ottla.server.quorum import Quorum
 from ottla.server.tick import Tick
 from ottla.wire.errors import KafkaError
 
@@ -186,12 +185,7 @@ def no_duplicates_recognised(patch: pytest.MonkeyPatch) -> None:
 def metadata_published_before_sync(patch: pytest.MonkeyPatch) -> None:
     """A change of the metadata is answered before it is on disk."""
 
-    async def commit(self: Any) -> None:
-        while self._waiting:
-            self._take_committed(self._waiting.popleft())
-        self._committing = None
-
-    patch.setattr(Quorum, "_commit", commit)
+    patch.setattr(MetadataStore, "synced_end", property(lambda self: self.end_offset))
 
 
 @mutant
