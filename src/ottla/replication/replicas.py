@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.log.settings import LogSettings
-from ottla.metadata.image import TOPIC, Delta, Image
+from ottla.metadata.image import DIRECTORY_UNASSIGNED, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
+from ottla.metadata.records import NO_LEADER
 from ottla.metadata.topics import is_internal
 from ottla.replication.follower import Fetchers
 from ottla.replication.in_sync import InSync
@@ -240,6 +241,8 @@ class Replicas:
 
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
         wanted = assignment.directory_of(self._node_id)
+        if self._is_only_a_copy(assignment) and wanted not in self._directories.ids:
+            wanted = DIRECTORY_UNASSIGNED  # that disk is gone, and others have all that was on it
         log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted)
         if log.unflushed >= hosted.settings.flush_messages:
             await log.flush()  # what a crash left must be safe before it is shown, or the watermark would seem to fall
@@ -251,6 +254,10 @@ class Replicas:
         )
         partition.configure(hosted.settings, hosted.min_insync)
         return partition
+
+    def _is_only_a_copy(self, assignment: Assignment) -> bool:
+        """Whether somebody else leads, and nobody counts on what this replica has."""
+        return assignment.leader not in (NO_LEADER, self._node_id) and self._node_id not in assignment.isr
 
     async def _retire(self, topic_id: bytes) -> None:
         hosted = self.by_id.pop(topic_id, None)

@@ -39,9 +39,13 @@ class Watch:
         node.quorum.when_leading(self._begin)
 
     def _begin(self) -> None:
+        """Whoever led before may have gone together with its broker, and nobody here would have noticed: knock everywhere."""
         self._balanced_s = self._node.loop.time()
         if self._watching is None:
             self._watching = self._node.spawn(self._watch())
+        for broker in self._node.controller.written.brokers.values():
+            if not broker.fenced and broker.id != self._node.config.node_id:
+                self._node.spawn(self._knock(broker.id))
 
     # --- connections
 
@@ -56,7 +60,8 @@ class Watch:
         if self._heard_on.get(broker_id) is not connection:
             return
         del self._heard_on[broker_id]
-        if self._node.controller.is_active:
+        broker = self._node.controller.written.broker(broker_id)
+        if self._node.controller.is_active and broker is not None and not broker.fenced:
             self._adrift.add(broker_id)
             self._node.spawn(self._knock(broker_id))
 
@@ -67,7 +72,7 @@ class Watch:
     async def _knock(self, broker_id: int) -> None:
         line = self._node.peers.line("knock", broker_id)
         for _ in range(KNOCKS_MAX):
-            if broker_id not in self._adrift:
+            if broker_id in self._heard_on:
                 return
             try:
                 await line.ask(ApiVersionsRequest(), KNOCK_S)
