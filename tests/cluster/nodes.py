@@ -7,6 +7,8 @@ member's log is shown; whatever happens, no process is left.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import shutil
 import signal
@@ -77,7 +79,9 @@ class Member(Server):
 
     def format(self, *options: str) -> None:
         """kafka-storage format, as an operator runs it on each host."""
-        assert storage.main(["format", "--config", str(self.properties), *options]) == 0
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            code = storage.main(["format", "--config", str(self.properties), *options])
+        assert code == 0, said.getvalue()
 
     def write_properties(self, settings: Mapping[str, str]) -> None:
         broker, controller = f"PLAINTEXT://{HOST}:{self.port}", f"CONTROLLER://{HOST}:{self.controller_port}"
@@ -180,6 +184,16 @@ class Cluster:
             member.wait_ready()
         wanted = {member.node_id for member in self.members.values() if member.is_broker}
         self.wait_brokers(wanted)
+
+    def mend(self) -> None:
+        """Whoever was left dead or paused runs again."""
+        for member in self.members.values():
+            if member.is_paused:
+                member.resume()
+            if not member.is_running():
+                member.process = None
+                member.launch()
+        self.wait_ready()
 
     def stop(self) -> None:
         """All of them, told at once."""
@@ -289,7 +303,9 @@ class Cluster:
         )
 
     def brokers(self, of: int | None = None) -> set[int]:
-        """Those that are there and not fenced."""
+        """Those that are there and not fenced. A process that has ended by itself is an error."""
+        for member in self.members.values():
+            member.must_live()
         return {int(broker.node_id) for broker in self.ask(lambda line: line.metadata(), of).brokers}
 
     def wait_brokers(self, wanted: set[int], seconds: float = SECONDS) -> None:
@@ -298,12 +314,12 @@ class Cluster:
                 lambda of=member.node_id: self.brokers(of) == wanted, f"node {member.node_id} knows {wanted}", seconds
             )
 
-    def quorum_state(self) -> Any:
+    def quorum_state(self, of: int | None = None) -> Any:
         """leader_id, leader_epoch, high_watermark, current_voters, observers; None while nobody leads."""
         part = DescribeQuorumRequest.Topic.Partition()
         asked = DescribeQuorumRequest.Topic(topic_name="__cluster_metadata", partitions=[part])
         request = DescribeQuorumRequest(topics=[asked])
-        answer = self.ask(lambda line: line.ask(request, DescribeQuorumResponse, 2))
+        answer = self.ask(lambda line: line.ask(request, DescribeQuorumResponse, 2), of)
         if answer.error_code or answer.topics[0].partitions[0].error_code:
             return None
         return answer.topics[0].partitions[0]
