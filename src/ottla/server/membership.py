@@ -47,7 +47,11 @@ log = logging.getLogger("ottla.membership")
 IMPATIENT_S = 0.05
 PAUSE_S = 0.1
 ASKING_S = 30.0
+# Clients wait for it, and some of them no longer than this.
+IDS_S = 5.0
+# So often, and each time so long, a broker that stops waits for a controller to let it go.
 FAREWELLS_MAX = 2
+FAREWELL_S = 1.0
 
 
 class Membership:
@@ -184,7 +188,7 @@ class Membership:
             want_fence=not self._wants_to_serve,
             want_shut_down=self._wants_to_go,
         )
-        answer = await self._node.channel.ask(request, timeout_s=interval_s)
+        answer = await self._node.channel.ask(request, timeout_s=FAREWELL_S if self._wants_to_go else interval_s)
         if answer.error_code == Error.STALE_BROKER_EPOCH.code:
             self._node.fail(KafkaError(Error.STALE_BROKER_EPOCH, "another process registered as this broker"))
         check(answer.error_code)
@@ -231,18 +235,22 @@ class Membership:
     # --- ids of producers
 
     async def producer_id(self) -> int:
-        """The next id of this broker's block. Whoever finds it used up waits for the next one, together."""
+        """The next id of this broker's block. Whoever finds it used up waits for the next one, together. If there is none in
+        time, they are told what makes producers ask again."""
         while not self._ids:
             if self._refill is None:
                 self._refill = self._node.loop.create_task(self._fetch_ids())
-            await asyncio.shield(self._refill)
+            try:
+                await asyncio.shield(self._refill)
+            except (OSError, KafkaError) as error:
+                raise KafkaError(Error.COORDINATOR_LOAD_IN_PROGRESS, f"no block of producer ids: {error}") from error
         taken, self._ids = self._ids[0], self._ids[1:]
         return taken
 
     async def _fetch_ids(self) -> None:
         request = AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
         try:
-            answer = await self._node.channel.ask(request, timeout_s=ASKING_S)
+            answer = await self._node.channel.ask(request, timeout_s=IDS_S)
             check(answer.error_code)
             self._ids = range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
         finally:

@@ -233,6 +233,11 @@ class Node:
             if listener.is_controller == is_controller:
                 await listener.serve()
 
+    def _stop_accepting(self, *, is_controller: bool) -> None:
+        for listener in self.listeners:
+            if listener.is_controller == is_controller:
+                listener.stop_accepting()
+
     def _warn(self) -> None:
         """Say now what will hurt later."""
         if warning := limits.file_warning(self._connection_files):
@@ -248,17 +253,19 @@ class Node:
 
     async def stop(self) -> None:
         self.is_ready = False
-        for listener in self.listeners:
-            listener.stop_accepting()
-        self.transactions.stop()
-        self.groups.stop()
         await self.upkeep.stop()
         await self.replicas.moves.stop_all()
         try:
+            # Until the others have taken over, clients are served, and until the end this node has its vote.
             await self.membership.leave()
+            self._stop_accepting(is_controller=False)
+            self.transactions.stop()
+            self.groups.stop()
             await self.quorum.stop()
         except (OSError, KafkaError) as error:  # a full disk: what is not written down is found out at the next start
             log.error("the controller could not say goodbye: %s", error)
+        for is_controller in (False, True):
+            self._stop_accepting(is_controller=is_controller)
         await self.replicas.stop()
         self.peers.close()
         for listener in self.listeners:
