@@ -414,7 +414,7 @@ class Nemesis:
 
         def fails(path: str) -> bool:
             nonlocal failed
-            hit = "/__cluster_metadata-0/" in path
+            hit = "/__cluster_metadata-0/" in path and (path.endswith(".log") or "quorum-state" in path)
             failed |= hit
             return hit
 
