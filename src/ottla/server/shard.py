@@ -281,7 +281,7 @@ class Shard(Generic[State]):
         if self._mark.value >= end:
             return
         try:
-            await self.partition.acknowledged(end, self._kind.commit_timeout_s())
+            await self.partition.acknowledged(end, self._kind.commit_timeout_s(), self._mark)
         except KafkaError as error:
             raise told(error)
         except TimeoutError:

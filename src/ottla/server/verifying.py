@@ -158,12 +158,14 @@ async def _ask_elsewhere(
         raise KafkaError(Error.NETWORK_EXCEPTION) from error
     if answer.error_code:
         raise KafkaError(error_of(answer.error_code))
-    return {
+    errors = {
         (topic.name, told.partition_index): error_of(told.partition_error_code)
         for result in answer.results_by_transaction
         for topic in result.topic_results
         for told in topic.results_by_partition
     }
+    # What nobody spoke of nobody has admitted.
+    return {place: errors.get(place, Error.NETWORK_EXCEPTION) for place in places}
 
 
 def _question(entrant: Entrant, places: tuple[Place, ...]) -> adding.Admission:
