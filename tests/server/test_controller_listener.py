@@ -75,6 +75,21 @@ async def test_the_voters_in_the_log_have_the_port_of_the_settings(tmp_path: Pat
 
 
 @on_loop
+async def test_voters_of_the_settings_are_told_under_the_name_of_the_listener(tmp_path: Path) -> None:
+    """They have no name of their own, and Kafka's tools stumble over an empty one."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
+    voters = {"listeners": listeners, "controller.quorum.voters": f"1@127.0.0.1:{port}"}
+    async with serving(tmp_path, voters) as served:
+        client = await served.connect()
+        topic = DescribeQuorumRequest.Topic
+        metadata = topic(topic_name="__cluster_metadata", partitions=[topic.Partition(partition_index=0)])
+        answer = await client.call(DescribeQuorumRequest(topics=[metadata]), 2)
+        assert [(each.name, each.port) for each in answer.nodes[0].listeners] == [("CONTROLLER", port)]
+
+
+@on_loop
 async def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """A port that somebody wrote down must be free; that of a node without settings gives way."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

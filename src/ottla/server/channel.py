@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # How long to wait before the next attempt, and how often to look whether there is another controller meanwhile.
 AGAIN_S = 0.02
-AGAIN_MAX_S = 0.2
+AGAIN_MAX_S = 0.1
 LOOK_S = 0.1
 
 

@@ -194,11 +194,11 @@ class Peers:
 
     def _controller_places(self, controller_id: int) -> list[Place]:
         """Where it registered, and where the voters' record has it: it may have moved since the one or the other."""
-        names = [endpoint.name for endpoint in self._config.controller_endpoints]
-        names = names or list(self._config["controller.listener.names"])
+        names = [name.upper() for name in self._config["controller.listener.names"]]
         registered = self._quorum.image.controllers.get(controller_id)
         voter = self._quorum.voters.voter(controller_id)
         places = [Place(e.host, e.port) for name in names if registered and (e := registered.endpoints.get(name))]
         if voter is not None:
-            places += [Place(a.host, a.port) for a in voter.addresses if a.name in ("", *names)]
+            ours = [address for address in voter.addresses if address.name in ("", *names)]
+            places += [Place(address.host, address.port) for address in ours or voter.addresses]
         return list(dict.fromkeys(places))

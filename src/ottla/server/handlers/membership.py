@@ -95,11 +95,15 @@ def _nodes(ctx: Context) -> list[DescribeQuorumResponse.Node]:
     """Where the voters are. Of this one that is where it listens now, which need not be what stands in the log."""
     kind, me = DescribeQuorumResponse.Node, ctx.node.config.node_id
     ports = {listener.name: listener.port for listener in ctx.node.listeners if listener.is_controller}
+    # Voters that the settings name have no listener of their own name, and Kafka's tools stumble over an empty one.
+    unnamed = ctx.node.config["controller.listener.names"][0].upper()
     return [
         kind(
             node_id=voter.id,
             listeners=[
-                kind.Listener(name=a.name, host=a.host, port=ports.get(a.name, a.port) if voter.id == me else a.port)
+                kind.Listener(
+                    name=a.name or unnamed, host=a.host, port=ports.get(a.name, a.port) if voter.id == me else a.port
+                )
                 for a in voter.addresses
             ],
         )
