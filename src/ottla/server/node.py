@@ -140,7 +140,7 @@ class Node:
         self.failed: asyncio.Future[BaseException] = self.loop.create_future()
         self.is_ready = False
         self._logs_loaded = False
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: dict[asyncio.Task[Any], None] = {}
 
     def _moves(self) -> Moves:
         config = self.config
@@ -164,12 +164,12 @@ class Node:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside everything else; an error in it is a defect and is told."""
         task = self.loop.create_task(work)
-        self._background.add(task)
+        self._background[task] = None
         task.add_done_callback(self._spawned_ended)
         return task
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
+        self._background.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("background work failed", exc_info=task.exception())
 
@@ -233,6 +233,13 @@ class Node:
             if listener.is_controller == is_controller:
                 await listener.serve()
 
+    async def _end_background(self) -> None:
+        """Whatever still waits for something waits in vain."""
+        left = list(self._background)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     def _stop_accepting(self, *, is_controller: bool) -> None:
         for listener in self.listeners:
             if listener.is_controller == is_controller:
@@ -270,6 +277,7 @@ class Node:
         self.peers.close()
         for listener in self.listeners:
             await listener.close()
+        await self._end_background()
         self.world.workshop.close()  # a child that compacts must not write into directories that are let go
         self.directories.note(self.replicas.watermarks())
         await self.directories.close(self.membership.broker_epoch)
