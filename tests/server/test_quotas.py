@@ -18,6 +18,8 @@ from ottla.server.measures import NodeMetrics
 from ottla.server.quotas import METERS_MAX, Quotas, levels, plain_address
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
+from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.membership import DescribeQuorumRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
@@ -247,6 +249,26 @@ async def test_requests_that_keep_the_node_busy(tmp_path: Path) -> None:
         other = await served.connect()
         for _ in range(5):
             assert (await other.call(DescribeClusterRequest(), 0, "idle")).throttle_time_ms == 0
+
+
+@on_loop
+async def test_other_nodes_are_not_held_back(tmp_path: Path) -> None:
+    """Whoever copies records, or asks the controller: a quota for all clients is not for them, as in Apache Kafka."""
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        (port,) = [each.port for each in served.node.listeners if each.is_controller]
+        node = Client(*await asyncio.open_connection("127.0.0.1", port))
+        follower, client = await served.connect(), await served.connect()
+        await limit(served, ("client-id", "test"), request_percentage=0.0001)
+        following = fetch_request(topic_id, {0: 0})
+        following.replica_state = FetchRequest.ReplicaState(replica_id=2, replica_epoch=-1)
+        for _ in range(3):
+            await follower.call(following, 16)
+            await node.call(DescribeQuorumRequest(), 0)
+        assert served.node.measures.throttled.labels("request_percentage").value == 0
+        await client.call(fetch_request(topic_id, {0: 0}), 16)
+        assert served.node.measures.throttled.labels("request_percentage").value == 1
+        node.close()
 
 
 @on_loop

@@ -104,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         "exchanges",
         "frame_began",
         "introduced",
+        "is_exempt",
         "last_active",
         "listener",
         "node",
@@ -123,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges: deque[Exchange] = deque()
         self.last_active = self.frame_began = 0.0
         self.introduced = False  # becomes true with its first whole request
+        self.is_exempt = False  # from quotas: nodes that wait for one another serve nobody
         self._own: bytearray | None = None
         self._have = self._need = 0
         self._backlog: bytes | None = None
@@ -392,6 +394,7 @@ class ControllerConnection(Connection):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
+        self.is_exempt = True
         self.broker_id: int | None = None  # the broker whose heartbeats come on it
 
     def connection_lost(self, error: Exception | None) -> None:

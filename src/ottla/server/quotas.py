@@ -148,6 +148,8 @@ class Quotas:
     def settle(self, exchange: Exchange) -> None:
         """A request is answered: count what it used, and mute its connection if that was too much."""
         spent, now_ms = self._spent(exchange), self.now_ms()
+        if exchange.connection.is_exempt:
+            return
         key, answer = exchange.handler.key, exchange.response
         # A handler tells a time itself, for records that were fetched or for changes of topics.
         longest = getattr(answer, "throttle_time_ms", 0)

@@ -56,6 +56,8 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading = Reading(plan, request, ctx)
+    if reading.follower_id >= 0:
+        ctx.connection.is_exempt = True
     charging = ctx.node.charging if reading.follower_id < 0 else None
     if charging is not None:
         reading.bring_at_most(charging.fetch_bytes_max(ctx))

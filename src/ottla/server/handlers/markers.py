@@ -24,6 +24,7 @@ Codes = dict[int, dict[tuple[str, int], int]]
 
 @serves(WriteTxnMarkersRequest, versions="1-2")
 async def write_txn_markers(request: WriteTxnMarkersRequest, ctx: Context) -> WriteTxnMarkersResponse:
+    ctx.connection.is_exempt = True  # a coordinator speaks, not a client
     codes: Codes = {}
     if any(_is_impossible(each) and _is_for_topics(each, ctx) for each in request.markers):
         return _refused(request, Error.UNKNOWN_SERVER_ERROR)  # and so is all of it
