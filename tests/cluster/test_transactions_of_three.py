@@ -1,0 +1,120 @@
+"""Transactions whose coordinator, partitions and groups are on different brokers, and brokers that die on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.coordination import TRANSACTION, committed, coordinator_of
+from cluster.nodes import Cluster, eventually
+from compat.transacting import Aiokafka, Confluent, Found, KafkaPython, Library, Transactor, finalize
+
+PARTITIONS = 6
+# Libraries that find their way fast when a broker is gone.
+QUICK = {
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+}
+GENERATIONS = (1, 2)
+
+
+def set_generation(nodes: Cluster, generation: int) -> None:
+    finalize(nodes.members[nodes.active_controller()].address, generation)
+
+
+def values(found: list[Found]) -> list[list[str]]:
+    """By partition, in the order of the log."""
+    return [[each.value for each in found if each.partition == index] for index in range(PARTITIONS)]
+
+
+def committed_values(nodes: Cluster, topic: str) -> list[list[str]]:
+    return values(Confluent().read(nodes.bootstrap, topic, PARTITIONS, "read_committed"))
+
+
+@pytest.mark.parametrize("kind", [Confluent, KafkaPython, Aiokafka], ids=lambda kind: kind.name)
+def test_partitions_of_many_leaders_end_together(three: Cluster, kind: type[Library]) -> None:
+    """TXN-03, TXN-04, TXN-10: three coordinators, six partitions that three brokers lead, offsets of as many groups."""
+    library = kind()
+    for generation in GENERATIONS if kind is Confluent else (2,):
+        set_generation(three, generation)
+        end_together(three, library, f"together-{library.name}-{generation}")
+    library.close()
+
+
+def end_together(three: Cluster, library: Library, topic: str) -> None:
+    three.create(topic, PARTITIONS)
+    names = [f"{topic}-{number}" for number in range(6)]
+    producers = [library.producer(three.bootstrap, name).init() for name in names]
+    assert {coordinator_of(three, name, TRANSACTION) for name in names} == {1, 2, 3}
+    assert {int(part.leader_id) for part in three.partitions(topic)} == {1, 2, 3}
+    for number, producer in enumerate(producers):
+        send_everywhere(producer, topic, f"{number} stays")
+        producer.offset(f"group of {names[number]}", topic, 5)
+        producer.commit()
+        send_everywhere(producer, topic, f"{number} goes")
+        producer.offset(f"group of {names[number]}", topic, 7)
+        producer.abort()
+        producer.close()
+    wanted = [f"{number} stays" for number in range(6)]
+    eventually(
+        lambda: committed_values(three, topic) == [wanted] * PARTITIONS, "what was committed is read, and no more"
+    )
+    assert [committed(three, f"group of {name}", topic, 1) for name in names] == [[5]] * 6
+
+
+def send_everywhere(producer: Transactor, topic: str, value: str) -> None:
+    producer.begin()
+    for partition in range(PARTITIONS):
+        producer.send(topic, value, partition)
+    producer.flush()
+
+
+# What a producer does in one transaction, step by step; between any two of them a broker may die.
+def steps(producer: Transactor, topic: str, group: str, number: int) -> dict[str, Callable[[], object]]:
+    def send(parts: range) -> None:
+        for partition in parts:
+            producer.send(topic, f"{number}", partition)
+        producer.flush()
+
+    return {
+        "init": producer.init,
+        "begin": producer.begin,
+        "some": lambda: send(range(3)),
+        "all": lambda: send(range(3, 6)),
+        "offsets": lambda: producer.offset(group, topic, number + 1),
+        "commit": producer.commit,
+    }
+
+
+@pytest.mark.parametrize(
+    ("victim", "generation"),
+    [
+        ("coordinator", 2),
+        pytest.param("coordinator", 1, marks=pytest.mark.slow),
+        pytest.param("leader", 1, marks=pytest.mark.slow),
+        pytest.param("leader", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_broker_is_killed_after_each_step(three: Cluster, victim: str, generation: int) -> None:
+    """TXN-05, TXN-06, REP-14: the coordinator of the transaction, or a leader of one of its partitions. Transactions end as
+    their producers were told, whole, once and in order."""
+    set_generation(three, generation)
+    topic = f"step-{victim}-{generation}"
+    three.create(topic, PARTITIONS)
+    group, number = f"group-{topic}", 0
+    for number, step in enumerate(("init", "begin", "some", "all", "offsets", "commit")):
+        producer = Confluent().producer(three.bootstrap, topic, **QUICK)
+        for name, do in steps(producer, topic, group, number).items():
+            do()
+            if name == step:
+                gone = coordinator_of(three, topic, TRANSACTION) if victim == "coordinator" else three.leader(topic, 4)
+                three.members[gone].kill()
+        three.mend()
+        for internal in ("__transaction_state", "__consumer_offsets", topic):
+            three.wait_in_sync(internal)
+    wanted = [[str(each) for each in range(number + 1)]] * PARTITIONS
+    eventually(lambda: committed_values(three, topic) == wanted, "all transactions are whole")
+    assert committed(three, group, topic, 1) == [number + 1]
