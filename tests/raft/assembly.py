@@ -60,6 +60,8 @@ class Disk:
 
     entries: list[tuple[int, Any]] = field(default_factory=list)
     synced: int = 0
+    checked: int = 0  # up to where the rules have looked at it, and at what of it is committed
+    judged: int = 0
     start_offset: int = 0
     snapshots: list[SnapshotId] = field(default_factory=list)
     snapshot_notes: dict[SnapshotId, list[Message]] = field(default_factory=dict)
@@ -100,7 +102,8 @@ class Disk:
 
     def truncate(self, offset: int) -> None:
         del self.entries[offset - self.start_offset :]
-        self.synced = min(self.synced, offset)
+        self.synced, self.checked = min(self.synced, offset), min(self.checked, offset)
+        self.judged = min(self.judged, offset)
 
     def crash(self) -> None:
         self.truncate(self.synced)
@@ -114,6 +117,7 @@ class Rules:
         self.votes: dict[tuple[int, int], int] = {}
         self.written: dict[tuple[int, int], Any] = {}
         self.committed: dict[int, tuple[int, Any]] = {}
+        self._looked_at = (0, 0)
 
     def check(self, peers: dict[int, Peer]) -> None:
         for peer in peers.values():
@@ -124,16 +128,20 @@ class Rules:
         disk = peer.disk
         if isinstance(replica.role, Leader):
             assert self.leaders.setdefault(replica.epoch, peer.id) == peer.id, f"two leaders in epoch {replica.epoch}"
-            if replica.epoch == max(self.leaders):  # an older one does not know yet that it is none any more
+            newest = max(self.leaders)  # an older one does not know yet that it is none any more
+            if replica.epoch == newest and (peer.id, newest) != self._looked_at:
+                self._looked_at = (peer.id, newest)
                 self._check_leader(disk)
-        for offset in range(disk.start_offset, disk.end_offset):
+        for offset in range(max(disk.start_offset, disk.checked), disk.end_offset):
             epoch, value = disk.at(offset)
             known = self.written.setdefault((offset, epoch), value)
             assert known is value, f"two records at offset {offset} of epoch {epoch}"
+        disk.checked = disk.end_offset
         assert disk.end_offset >= replica.high_watermark, f"{peer.id} lost what was committed"
-        for offset in range(disk.start_offset, replica.high_watermark):
+        for offset in range(max(disk.start_offset, disk.judged), replica.high_watermark):
             known_entry = self.committed.setdefault(offset, disk.at(offset))
             assert known_entry == disk.at(offset), f"{peer.id} has something else committed at {offset}"
+        disk.judged = max(disk.judged, replica.high_watermark)
 
     def _check_leader(self, disk: Disk) -> None:
         for offset, entry in self.committed.items():
