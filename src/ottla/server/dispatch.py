@@ -240,6 +240,8 @@ class Exchange(Context):
         if self._waiting is not None:
             self._waiting.remove_done_callback(self._step)
             self._waiting.remove_done_callback(self._resume)
+            if self._waiting.done() and not self._waiting.cancelled():
+                self._waiting.exception()  # asyncio complains about an error that nobody was told of
             self._waiting = None
         if coroutine is not None:
             coroutine.close()
