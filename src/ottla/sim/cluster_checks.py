@@ -45,8 +45,8 @@ class Walk:
     position: int = 0
     offset: int = -1
 
-    def on(self, disk: SimDisk, log: Log, bound: int) -> Iterator[Batch]:
-        """Batches that were not seen before, up to `bound`."""
+    def on(self, disk: SimDisk, log: Log, bound: int) -> Iterator[tuple[int, Batch]]:
+        """Batches that were not seen before, up to `bound`, each with the offset that was due; -1 if any may come."""
         segments = list(log.segments)
         bases = [segment.base for segment in segments]
         if self.base not in bases or log.end_offset < self.offset:
@@ -59,9 +59,9 @@ class Walk:
                 batch = look_ahead(data, self.position)
                 if batch.next_offset > bound:
                     return
+                due, self.offset = self.offset, batch.next_offset
                 self.position += batch.size
-                self.offset = batch.next_offset
-                yield batch
+                yield due, batch
 
 
 @dataclass(slots=True)
@@ -170,14 +170,12 @@ class Watch:
         bound = min(bound, log.end_offset)
         if walk.offset >= bound and log.end_offset >= walk.offset:
             return
-        due = walk.offset
-        for batch in walk.on(machine.disk, log, bound):
+        for due, batch in walk.on(machine.disk, log, bound):
             self.batches += 1
             if due >= 0 and batch.base_offset != due:
                 self.report("hole", truth.name, f"on {machine.name} {due} was due and {batch.base_offset} came")
-            due = batch.next_offset
             self._compare_batch(truth, machine.name, batch)
-        truth.end = max(truth.end, due)
+        truth.end = max(truth.end, walk.offset)
 
     def _compare_batch(self, truth: Truth, name: str, batch: Batch) -> None:
         stamp = (batch.next_offset, batch.leader_epoch, batch.crc)
