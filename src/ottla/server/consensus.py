@@ -46,7 +46,6 @@ class Line(Protocol):
 
 
 OpenLine = Callable[[str, str, int], Line]
-PREFIX = "controller.quorum."
 # How long a leader that stops waits for somebody else to take over.
 FAREWELL_S = 2.0
 
@@ -305,19 +304,19 @@ class Consensus:
 
 def _timing(config: BrokerConfig) -> Timing:
     return Timing(
-        election_timeout_ms=config[f"{PREFIX}election.timeout.ms"],
-        election_backoff_max_ms=config[f"{PREFIX}election.backoff.max.ms"],
-        fetch_timeout_ms=config[f"{PREFIX}fetch.timeout.ms"],
-        request_timeout_ms=config[f"{PREFIX}request.timeout.ms"],
-        retry_backoff_ms=config[f"{PREFIX}retry.backoff.ms"],
-        fetch_bytes_max=config[f"{PREFIX}fetch.max.bytes"],
-        snapshot_bytes_max=config[f"{PREFIX}fetch.snapshot.max.bytes"],
+        election_timeout_ms=config["controller.quorum.election.timeout.ms"],
+        election_backoff_max_ms=config["controller.quorum.election.backoff.max.ms"],
+        fetch_timeout_ms=config["controller.quorum.fetch.timeout.ms"],
+        request_timeout_ms=config["controller.quorum.request.timeout.ms"],
+        retry_backoff_ms=config["controller.quorum.retry.backoff.ms"],
+        fetch_bytes_max=config["controller.quorum.fetch.max.bytes"],
+        snapshot_bytes_max=config["controller.quorum.fetch.snapshot.max.bytes"],
     )
 
 
 def _bootstrap(config: BrokerConfig) -> Sequence[Address]:
     places = []
-    for each in config[f"{PREFIX}bootstrap.servers"]:
+    for each in config["controller.quorum.bootstrap.servers"]:
         host, _, port = each.strip().rpartition(":")
         places.append(Address("", host.strip("[]"), int(port)))
     return places

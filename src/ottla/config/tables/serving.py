@@ -120,19 +120,19 @@ controller.quorum.auto.join.enable         boolean false   -   inert
     Whether a new controller makes itself a voter.
 controller.quorum.append.linger.ms         int     25      >=0 inert
     How long the leader gathers records before it writes; we write at once.
-controller.quorum.election.timeout.ms      int     1000    >=0 inert
+controller.quorum.election.timeout.ms      int     1000    >=0
     How long a candidate waits for votes.
-controller.quorum.election.backoff.max.ms  int     1000    >=0 inert
+controller.quorum.election.backoff.max.ms  int     1000    >=0
     The cap on the random pause between elections.
-controller.quorum.fetch.timeout.ms         int     2000    >=0 inert
+controller.quorum.fetch.timeout.ms         int     2000    >=0
     A voter that could not fetch this long stands for election.
-controller.quorum.fetch.max.bytes          int     1048576 >=1 inert
+controller.quorum.fetch.max.bytes          int     1048576 >=1
     The most one Fetch of the metadata log brings.
-controller.quorum.fetch.snapshot.max.bytes int     1048576 >=1 inert
+controller.quorum.fetch.snapshot.max.bytes int     1048576 >=1
     The most one piece of a metadata snapshot brings.
-controller.quorum.request.timeout.ms       int     2000    >=0 inert
+controller.quorum.request.timeout.ms       int     2000    >=0
     How long a quorum request may take.
-controller.quorum.retry.backoff.ms         int     20      >=0 inert
+controller.quorum.retry.backoff.ms         int     20      >=0
     The pause before a quorum request is tried again.
 controller.socket.timeout.ms               int     30000   -   inert
     How long a request to the controller may take.
