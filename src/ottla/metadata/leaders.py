@@ -11,7 +11,8 @@ again when it comes back. With them the set may be empty, and the ones who left 
 
 Naming a leader begins a new leader epoch, also when nobody leads any more. So does taking a replica away.
 
-A reassignment is over as soon as everybody who is to stay is in sync; whatever changes a partition also looks for that.
+A reassignment is over as soon as everybody who came is in sync; if more go than came, everybody who stays must be.
+Whatever changes a partition also looks for that.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Change:
             return
         isr = tuple(replica for replica in self.isr if replica not in self.removing)
         replicas = tuple(replica for replica in self.replicas if replica not in self.removing)
-        if isr and replicas and set(replicas) <= set(isr):
+        # Where more go than come, those that stay must make up for them.
+        needed = replicas if len(self.removing) > len(self.adding) else self.adding
+        if isr and replicas and set(needed) <= set(isr):
             self.isr, self.replicas, self.adding, self.removing = isr, replicas, (), ()
 
     def _keep_eligible(self) -> None:

@@ -1,8 +1,8 @@
 """Partitions on their way from some brokers to others (KIP-455).
 
 Whoever is to get a replica is *adding*, whoever is to lose one is *removing*; until the reassignment is over, both hold it.
-It is over when all that stay are in sync, which may be at once: `leaders.Change` sees to that. Stopping one puts things back
-to where they were.
+It is over when all that come are in sync (where more go than come: all that stay), which may be at once: `leaders.Change`
+sees to that. Stopping one puts things back to where they were.
 """
 
 from __future__ import annotations
