@@ -152,6 +152,16 @@ def test_nodes_of_a_cluster(changes: dict[str, str], is_one: bool) -> None:
     assert BrokerConfig(single_node_defaults() | changes).is_one_of_several == is_one
 
 
+def test_where_the_controller_is_found() -> None:
+    """Where it listens, unless something else is advertised, as in a container."""
+    assert config().advertised_controllers == config().controller_endpoints
+    inside = {"listeners": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"}
+    outside = {"advertised.listeners": "PLAINTEXT://kafka-1:9092,CONTROLLER://kafka-1:19093"}
+    it = BrokerConfig(single_node_defaults() | inside | outside)
+    assert [(each.host, each.port) for each in it.advertised] == [("kafka-1", 9092)]
+    assert [(each.host, each.port) for each in it.advertised_controllers] == [("kafka-1", 19093)]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

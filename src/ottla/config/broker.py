@@ -170,6 +170,13 @@ class BrokerConfig:
         controllers = {endpoint.name for endpoint in self.controller_endpoints}
         return tuple(endpoint for endpoint in given if endpoint.name not in controllers)
 
+    @property
+    def advertised_controllers(self) -> tuple[Endpoint, ...]:
+        """Where other nodes find the controller of this one: as it is advertised, or else where it listens."""
+        entries = self["advertised.listeners"] or ()
+        given = {each.name: each for each in parse_listeners("advertised.listeners", entries, self.protocols)}
+        return tuple(given.get(endpoint.name, endpoint) for endpoint in self.controller_endpoints)
+
     # Changes while the node runs
 
     def set_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> None:

@@ -75,7 +75,10 @@ class Membership:
     async def join(self, ports: Mapping[str, int]) -> None:
         """Make this process known. Where it takes others to decide, return when this node has read that it is."""
         config = self._config
-        controllers = [endpoint(e, ports.get(e.name, e.port)) for e in config.controller_endpoints]
+        bound = config.controller_endpoints
+        controllers = [
+            endpoint(e, ports.get(e.name, e.port) if e in bound else e.port) for e in config.advertised_controllers
+        ]
         doors = [endpoint(e, e.port or ports.get(e.name, 0)) for e in config.advertised]
         if self._node.quorum.is_alone:
             self._join_at_once(controllers, doors)

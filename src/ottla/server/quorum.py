@@ -328,7 +328,7 @@ class Quorum:
 
     def _myself(self) -> Voter:
         """As the settings have it: whoever gets this directory, Apache Kafka included, listens where they say."""
-        endpoints = [endpoint(e, e.port or self._ports.get(e.name, 0)) for e in self._config.controller_endpoints]
+        endpoints = [endpoint(e, e.port or self._ports.get(e.name, 0)) for e in self._config.advertised_controllers]
         addresses = tuple(Address(e.name, e.host, e.port) for e in endpoints)
         return Voter(self._config.node_id, self.store.directory_id, addresses)
 

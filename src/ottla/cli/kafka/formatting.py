@@ -102,7 +102,7 @@ def _alone(config: BrokerConfig) -> VoterSet:
         raise Failed("You can only use --standalone on a controller.")
     if not config.controller_endpoints:
         raise Failed("No controller listeners found.")
-    at = config.controller_endpoints[0]
+    at = config.advertised_controllers[0]
     address = Address(at.name, at.host or "localhost", at.port)
     return VoterSet((Voter(config.node_id, random_id(random.SystemRandom()), (address,)),))
 
