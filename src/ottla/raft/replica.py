@@ -122,7 +122,9 @@ class Replica:
             member.role = Follower(fetch_ms, promise.leader, addresses, voted, update_ms=fetch_ms)
         else:
             leader = NOBODY if promise.leader == member.me.id else promise.leader
-            member.role = Unattached(deadline, leader, voted)
+            # Perhaps all of them start, and nobody need wait for a leader; if there is one, nobody lets us stand.
+            soon = now_ms if member.is_only_voter else now_ms + member.between(*member.timing.refused_ms)
+            member.role = Unattached(soon, leader, voted)
         member.promise()
 
     # --- what it is
