@@ -207,7 +207,9 @@ class UncleanCluster(Cluster):
 
     @rule()
     def anybody_leads(self) -> None:
-        allowed = self.cluster.rules.may_elect_uncleanly(self.cluster.image, "t")
+        topic = self.cluster.image.topic("t")
+        assert topic is not None
+        allowed = self.cluster.rules.terms(self.cluster.image, topic).unclean
         self.cluster.apply(elect_uncleanly(self.cluster.image, self.cluster.rules))
         if allowed and self.partition.leader == -1:
             self.cluster.apply(elect_leaders(self.cluster.image, [("t", [0])], UNCLEAN, self.cluster.rules))

@@ -35,6 +35,16 @@ class Decision(NamedTuple, Generic[T]):
     reply: T
 
 
+MIN_ISR, UNCLEAN_ELECTION = "min.insync.replicas", "unclean.leader.election.enable"
+
+
+class Terms(NamedTuple):
+    """What the partitions of a topic need to be led: how many in sync for a write, and whether anybody may lead."""
+
+    min_isr: int
+    unclean: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What this node's own settings say where a request or a topic says nothing."""
@@ -45,18 +55,14 @@ class Rules:
     unclean_election: bool = False
     check_topic_configs: Callable[[Mapping[str, str]], None] = lambda _configs: None
 
-    def min_isr(self, image: Image, topic: Topic) -> int:
-        """How many must be in sync for a write; a topic with fewer replicas than that is asked for all of them."""
-        value = _topic_setting(image, topic.name, "min.insync.replicas")
-        wanted = self.min_insync_replicas if value is None else int(value)
-        return min(wanted, len(topic.partitions[0].replicas))
+    def terms(self, image: Image, topic: Topic) -> Terms:
+        """A topic's own values, or else those set for all brokers, or else this node's.
 
-    def may_elect_uncleanly(self, image: Image, topic: str) -> bool:
-        value = _topic_setting(image, topic, "unclean.leader.election.enable")
-        return self.unclean_election if value is None else value.strip().lower() == "true"
-
-
-def _topic_setting(image: Image, topic: str, name: str) -> str | None:
-    """A topic's own value, or else the one set for all brokers."""
-    own = image.configs(TOPIC, topic).get(name)
-    return image.configs(BROKER, "").get(name) if own is None else own
+        A topic with fewer replicas than are to be in sync is asked for all of them."""
+        own, common = image.configs(TOPIC, topic.name), image.configs(BROKER, "")
+        minimum = own.get(MIN_ISR) or common.get(MIN_ISR)
+        unclean = own.get(UNCLEAN_ELECTION) or common.get(UNCLEAN_ELECTION)
+        return Terms(
+            min(self.min_insync_replicas if minimum is None else int(minimum), len(topic.partitions[0].replicas)),
+            self.unclean_election if unclean is None else unclean.strip().lower() == "true",
+        )

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Versioned
+from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Terms, Versioned
 from ottla.metadata.features import DIRECTORY_ASSIGNMENT, SHRINK_NEEDS_NO_NEW_EPOCH, partition_version
 from ottla.metadata.image import Image, Partition, Topic
 from ottla.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
@@ -137,22 +138,33 @@ def record_of(change: Change, topic_id: bytes, index: int, image: Image) -> Vers
     shrunk = not set(partition.isr) <= set(change.isr) and metadata_version < SHRINK_NEEDS_NO_NEW_EPOCH
     if change.leader == LEADER_UNCHANGED and (shrunk or not set(partition.replicas) <= set(change.replicas)):
         change.leader = partition.leader
-    record = PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        isr=list(change.isr) if change.forced or change.isr != partition.isr else None,
-        leader=change.leader,
-        leader_recovery_state=change.recovery,
-        eligible_leader_replicas=list(change.elr) if change.elr != partition.elr else None,
-        last_known_elr=change.last_known(),
-        replicas=list(change.replicas) if change.replicas != partition.replicas else None,
-        adding_replicas=list(change.adding) if change.adding != partition.adding else None,
-        removing_replicas=list(change.removing) if change.removing != partition.removing else None,
-        directories=_directories(change, image) if change.replicas != partition.replicas else None,
-    )
-    if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id):
+    changed = _differences(change, image)
+    if not changed:
         return None
-    return record, partition_version(metadata_version)
+    return PartitionChangeRecord(partition_id=index, topic_id=topic_id, **changed), partition_version(metadata_version)
+
+
+def _differences(change: Change, image: Image) -> dict[str, Any]:
+    """The fields that say something new. Most changes are few of many, so the others are not even looked at twice."""
+    before = change.partition
+    changed: dict[str, Any] = {}
+    if change.forced or change.isr != before.isr:
+        changed["isr"] = list(change.isr)
+    if change.leader != LEADER_UNCHANGED:
+        changed["leader"] = change.leader
+    if change.recovery != RECOVERY_UNCHANGED:
+        changed["leader_recovery_state"] = change.recovery
+    if change.elr != before.elr:
+        changed["eligible_leader_replicas"] = list(change.elr)
+    if (last_known := change.last_known()) is not None:
+        changed["last_known_elr"] = last_known
+    if change.replicas != before.replicas:
+        changed["replicas"], changed["directories"] = list(change.replicas), _directories(change, image)
+    if change.adding != before.adding:
+        changed["adding_replicas"] = list(change.adding)
+    if change.removing != before.removing:
+        changed["removing_replicas"] = list(change.removing)
+    return changed
 
 
 def _directories(change: Change, image: Image) -> list[bytes] | None:
@@ -170,14 +182,18 @@ def change_of(
     image: Image, topic: Topic, partition: Partition, rules: Rules, acceptable: Callable[[int], bool] | None = None
 ) -> Change:
     """A change that aims at nothing yet: the leader may turn out to be another, and a reassignment to be over."""
+    return _change_on(rules.terms(image, topic), image, partition, acceptable or acceptable_leaders(image, partition))
+
+
+def _change_on(terms: Terms, image: Image, partition: Partition, acceptable: Callable[[int], bool]) -> Change:
     return Change(
         partition=partition,
         isr=partition.isr,
         elr=partition.elr,
-        acceptable=acceptable or acceptable_leaders(image, partition),
+        acceptable=acceptable,
         elr_enabled=image.elr_enabled,
-        min_isr=rules.min_isr(image, topic),
-        unclean=rules.may_elect_uncleanly(image, topic.name),
+        min_isr=terms.min_isr,
+        unclean=terms.unclean,
     )
 
 
@@ -194,9 +210,12 @@ def changes_for_broker(
     While these are decided the picture still shows the broker as it was before, hence the three names.
     """
     records = []
+    terms: dict[bytes, Terms] = {}
     for topic, index, partition in _touched(image, gone, back, died_uncleanly):
+        if topic.id not in terms:
+            terms[topic.id] = rules.terms(image, topic)
         acceptable = acceptable_leaders(image, partition, (gone, died_uncleanly), back)
-        change = change_of(image, topic, partition, rules, acceptable)
+        change = _change_on(terms[topic.id], image, partition, acceptable)
         change.isr = tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly))
         change.died_uncleanly = died_uncleanly
         change.elect()

@@ -37,9 +37,7 @@ def elect_uncleanly(image: Image, rules: Rules) -> Decision[bool]:
 
     Brokers that come or go see to that themselves; this is for topics that were allowed it only afterwards."""
     leaderless = (
-        place
-        for place in _partitions(image)
-        if place[2].leader == NO_LEADER and rules.may_elect_uncleanly(image, place[0].name)
+        place for place in _partitions(image) if place[2].leader == NO_LEADER and rules.terms(image, place[0]).unclean
     )
     return _elections(image, leaderless, rules)
 
