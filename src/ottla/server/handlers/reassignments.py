@@ -1,7 +1,7 @@
 """Partitions that are given to other brokers (KIP-455).
 
-AlterPartitionReassignments version 1 can insist that the replication factor stays (KIP-860). A node that is alone can put
-its own replicas in order; whoever names another broker is told that it is not registered.
+AlterPartitionReassignments version 1 can insist that the replication factor stays (KIP-860). It is answered when what is
+wanted stands in the metadata; it is over when those that come are in sync, which their leader tells (AlterPartition).
 """
 
 from __future__ import annotations
