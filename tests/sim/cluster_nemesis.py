@@ -91,7 +91,7 @@ class Nemesis:
         self.cluster, self.loop, self.network = play.cluster, play.loop, play.loop.network
         self.names = list(play.cluster.machines)
         self.faults = play.story.faults
-        self.weak: set[str] = set()
+        self.weak: dict[str, int] = {}  # and which of its processes was, or will be, the last one to know everything
 
     def kinds(self) -> dict[str, int]:
         """All of them, and how often each comes in comparison."""
@@ -182,16 +182,23 @@ class Nemesis:
         """Whether a machine may lose now what it has not synced."""
         if self.play.is_synced:
             return True
-        if self.watch.not_whole() is not None:
+        if self.is_anybody_weak() or self.watch.not_whole() is not None:
             return False
-        self.weak = {name}
+        self.weaken(name)
         return True
+
+    def weaken(self, name: str) -> None:
+        self.weak = {name: self.loop.node(name).incarnation}
+
+    def is_anybody_weak(self) -> bool:
+        lives = [(self.loop.node(name).incarnation, life) for name, life in self.weak.items()]
+        if all(now > then for now, then in lives) and self.watch.not_whole() is None:
+            self.weak.clear()
+        return bool(self.weak)
 
     def may_end(self, name: str) -> bool:
         """Whether a process may end now without a farewell."""
-        if self.weak and self.watch.not_whole() is None:
-            self.weak.clear()
-        return self.play.is_synced or self.weak <= {name}
+        return self.play.is_synced or name in self.weak or not self.is_anybody_weak()
 
     def loss(self, rng: random.Random, name: str) -> Loss | None:
         if rng.random() < 0.5 or not self.may_lose(name):
@@ -242,9 +249,9 @@ class Nemesis:
 
     async def wiped_disk(self, rng: random.Random) -> None:
         name = self.somebody(rng)
-        if self.watch.not_whole() is not None:
+        if self.is_anybody_weak() or self.watch.not_whole() is not None:
             return
-        self.weak = {name}
+        self.weaken(name)
         self.count("wiped disk")
         self.keeper.held.add(name)
         self.cluster.kill(name)
