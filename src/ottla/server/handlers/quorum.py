@@ -216,8 +216,9 @@ def _update(request: UpdateRaftVoterRequest, consensus: Consensus) -> None:
 
 
 def _moved(error: Error, replica: Replica, listener: str) -> UpdateRaftVoterResponse:
-    response = UpdateRaftVoterResponse(error_code=error.code)
-    response.current_leader.leader_id, response.current_leader.leader_epoch = replica.leader_id, replica.epoch
-    for where in _leader(replica, listener):
-        response.current_leader.host, response.current_leader.port = where.host, where.port
-    return response
+    kind = UpdateRaftVoterResponse.CurrentLeader
+    address = replica.member.leader_address(listener)
+    leader = kind(leader_id=replica.leader_id, leader_epoch=replica.epoch)
+    if address is not None:
+        leader.host, leader.port = address.host, address.port
+    return UpdateRaftVoterResponse(error_code=error.code, current_leader=leader)

@@ -1,0 +1,374 @@
+"""Whole nodes on the simulated loop that share one metadata log: electing, committing, taking over, catching up, joining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.client.connection import Connection
+from ottla.log.identity import MetaProperties, write_meta_properties
+from ottla.metadata import controller
+from ottla.metadata.controller import NewTopic
+from ottla.metadata.image import Image
+from ottla.raft import partition
+from ottla.raft.quorum import Key
+from ottla.raft.snapshots import SnapshotId
+from ottla.server.node import Node
+from ottla.sim.cluster import PORT, Machine, SimCluster
+from ottla.sim.disk import Loss
+from ottla.sim.loop import SimLoop, run
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.membership import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+)
+from ottla.wire.messages.quorum import EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
+
+NAMES = ("n1", "n2", "n3")
+CONTROLLER = PORT + 1
+Scene = Callable[["House"], Awaitable[None]]
+
+
+class House:
+    """Some machines, and what one wants to know of them."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.cluster = SimCluster(loop)
+
+    async def begin(self, **settings: str) -> None:
+        self.cluster.form(NAMES, {name.replace("_", "."): value for name, value in settings.items()})
+        for name in NAMES:
+            self.machine(name).disk.sync_directory("/")  # where /data is was known long before
+            self.cluster.boot(name)
+        await self.until(lambda: all(self.machine(name).is_ready for name in NAMES))
+
+    def machine(self, name: str) -> Machine:
+        return self.cluster.machines[name]
+
+    def node(self, name: str) -> Node:
+        node = self.machine(name).node
+        assert node is not None
+        return node
+
+    @property
+    def up(self) -> list[str]:
+        return [name for name, machine in self.cluster.machines.items() if self.cluster.is_up(name) and machine.node]
+
+    @property
+    def leader(self) -> str | None:
+        leading = [name for name in self.up if self.node(name).quorum.leads]
+        return max(leading, key=lambda name: self.node(name).quorum.epoch, default=None)
+
+    def rest(self) -> list[str]:
+        return [name for name in self.up if name != self.leader]
+
+    async def until(self, done: Callable[[], bool], limit_s: float = 30.0) -> float:
+        began = self.loop.time()
+        while not done():
+            assert self.loop.time() - began < limit_s, self._state()
+            await asyncio.sleep(0.005)
+        return self.loop.time() - began
+
+    def _state(self) -> list[Any]:
+        return [
+            (name, self.machine(name).is_ready, self.machine(name).exit, self.node(name).quorum.leader_id)
+            for name in self.up
+        ]
+
+    async def elected(self, not_by: str | None = None) -> str:
+        await self.until(lambda: self.leader is not None and self.leader != not_by)
+        leader = self.leader
+        assert leader is not None
+        return leader
+
+    def create(self, topic: str, at: str | None = None) -> asyncio.Future[Any]:
+        node = self.node(at or self.leader or "")
+        new = NewTopic(topic, 1, 1)
+        rules, rng = node.controller.rules, node.world.random
+        return node.controller.propose(lambda image: controller.create_topics(image, [new], rules, rng))
+
+    def all_know(self, topic: str) -> bool:
+        return all(self.node(name).quorum.image.topic(topic) is not None for name in self.up)
+
+    async def ask(self, name: str, request: Any) -> Any:
+        connection = await Connection.open(name, CONTROLLER, client_id="test", timeout_s=5)
+        try:
+            return await connection.request(request, 5)
+        finally:
+            connection.close()
+
+
+def play(scene: Scene, seed: int = 1) -> None:
+    async def main(loop: SimLoop) -> None:
+        await scene(House(loop))
+
+    run(seed, main, limit_s=300)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_is_elected_replaced_and_comes_back(seed: int) -> None:
+    """KRF-01, KRF-04, KRF-11: what was decided is known everywhere, before and after."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        first = await house.elected()
+        await house.create("before")
+        await house.until(lambda: house.all_know("before"))
+        house.cluster.kill(first)
+        second = await house.elected(not_by=first)
+        await house.create("between")
+        house.cluster.boot(first)
+        await house.until(lambda: house.machine(first).is_ready and house.all_know("between"))
+        house.machine(second).tell_to_stop()
+        third = await house.elected(not_by=second)
+        assert third != second
+        await house.create("after")
+        await house.until(lambda: house.all_know("after"))
+
+    play(scene, seed)
+
+
+def test_a_killed_leader_is_replaced_within_half_a_second() -> None:
+    """KRF-11."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        first = await house.elected()
+        house.cluster.kill(first)
+        assert await house.until(lambda: house.leader is not None) < 0.5
+
+    play(scene)
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_all_lose_power_and_what_was_committed_is_there(loss: Loss) -> None:
+    async def scene(house: House) -> None:
+        await house.begin()
+        await house.elected()
+        await house.create("kept")
+        for name in NAMES:
+            house.cluster.kill(name, loss)
+        for name in NAMES:
+            house.cluster.boot(name)
+        await house.until(lambda: all(house.machine(name).is_ready for name in NAMES))
+        await house.until(lambda: house.all_know("kept"))
+
+    play(scene)
+
+
+def test_who_loses_leadership_refuses_what_waits_and_forgets_what_it_wrote() -> None:
+    """KRF-18: two of three decide, and the third learns that it decided nothing."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        old = await house.elected()
+        house.loop.network.isolate(old)
+        waiting = house.create("lost", at=old)
+        assert house.node(old).quorum.written.topic("lost") is not None
+        new = await house.elected(not_by=old)
+        await house.create("kept", at=new)
+        with pytest.raises(KafkaError) as refused:
+            await waiting
+        assert refused.value.error is Error.NOT_CONTROLLER
+        house.loop.network.heal_all()
+        await house.until(lambda: house.all_know("kept"))
+        quorum = house.node(old).quorum
+        assert quorum.image.topic("lost") is None
+        assert quorum.written.topic("lost") is None
+        with pytest.raises(KafkaError):
+            house.create("refused", at=old)
+
+    play(scene)
+
+
+def test_snapshots_are_taken_while_following_and_copied_to_whoever_has_nothing() -> None:
+    """KRF-10, KRF-06: the log before them is gone, and a wiped node and a broker that is no voter get them."""
+
+    async def scene(house: House) -> None:
+        await house.begin(metadata_log_max_record_bytes_between_snapshots="3000", metadata_max_retention_bytes="1")
+        await house.elected()
+        for n in range(40):
+            await house.create(f"topic-{n}")
+        await house.until(lambda: all(house.node(name).quorum.store.start_offset > 0 for name in NAMES))
+        wiped = house.rest()[0]
+        house.cluster.kill(wiped)
+        house.cluster.wipe(wiped)
+        house.cluster.boot(wiped)
+        await house.until(lambda: house.machine(wiped).is_ready)
+        assert house.node(wiped).quorum.store.start_offset > 0, "it began with a snapshot"
+        _add_broker(house, "n4", 4)
+        await house.until(lambda: house.machine("n4").is_ready)
+        await house.create("last")
+        await house.until(lambda: house.all_know("last") and house.all_know("topic-0"))
+        assert set(house.node("n4").quorum.image.brokers) == {1, 2, 3, 4}
+        assert not house.node("n4").quorum.consensus.replica.is_voter
+
+    play(scene)
+
+
+def _add_broker(house: House, name: str, number: int) -> None:
+    voters = ",".join(f"{n}@{voter}:{CONTROLLER}" for n, voter in enumerate(NAMES, 1))
+    settings = {
+        "node.id": str(number),
+        "process.roles": "broker",
+        "listeners": f"PLAINTEXT://{name}:{PORT}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": voters,
+        "log.dirs": "/data",
+    }
+    machine = house.cluster.add(name, settings)
+    house.cluster.machines[name].settings = settings
+    house.cluster.format(machine)
+    house.cluster.boot(name)
+
+
+def test_controllers_join_a_cluster_of_one_and_leave_it() -> None:
+    """KIP-853: observers first, then voters, one at a time; the first one goes and the others carry on."""
+
+    async def scene(house: House) -> None:
+        house.cluster.add("n1")
+        house.cluster.boot("n1")
+        await house.until(lambda: house.machine("n1").is_ready)
+        for number, name in ((2, "n2"), (3, "n3")):
+            settings = {"node.id": str(number), "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER}"}
+            machine = house.cluster.add(name, settings)
+            _same_cluster(house, machine)
+            house.cluster.boot(name)
+            await house.until(lambda name=name: house.machine(name).is_ready)  # type: ignore[misc]
+            answer = await house.ask("n1", _voter(house, name, number))
+            assert answer.error_code == 0, answer.error_message
+            await house.until(lambda name=name: house.node(name).quorum.consensus.replica.is_voter)  # type: ignore[misc]
+        assert house.node("n2").quorum.voters.ids == (1, 2, 3)
+        again = await house.ask("n1", _voter(house, "n2", 2))
+        assert again.error_code == Error.DUPLICATE_VOTER.code
+        one = house.node("n1").quorum.store.directory_id
+        removed = await house.ask("n1", RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=one))
+        assert removed.error_code == 0, removed.error_message
+        await house.elected(not_by="n1")
+        assert house.node("n2").quorum.voters.ids == (2, 3)
+        await house.create("by-the-others")
+        await house.until(lambda: house.all_know("by-the-others"))
+
+    play(scene)
+
+
+def _same_cluster(house: House, machine: Machine) -> None:
+    cluster_id = house.node("n1").quorum.store.cluster_id
+    machine.disk.make_directory("/data")
+    identity = bytes([0x41, *range(15)]) if machine.name == "n2" else bytes([0x42, *range(15)])
+    write_meta_properties(
+        machine.disk, "/data", MetaProperties(cluster_id, int(machine.settings["node.id"]), identity), 0
+    )
+
+
+def _voter(house: House, name: str, number: int) -> AddRaftVoterRequest:
+    return AddRaftVoterRequest(
+        cluster_id=None,
+        timeout_ms=5000,
+        voter_id=number,
+        voter_directory_id=house.node(name).quorum.store.directory_id,
+        listeners=[AddRaftVoterRequest.Listener(name="CONTROLLER", host=name, port=CONTROLLER)],
+    )
+
+
+def test_describe_quorum_knows_how_far_everybody_is() -> None:
+    async def scene(house: House) -> None:
+        await house.begin()
+        leader = await house.elected()
+        await house.create("known")
+        await house.until(lambda: house.all_know("known"))
+        kind = DescribeQuorumRequest.Topic
+        asked = kind(topic_name=partition.TOPIC, partitions=[kind.Partition(partition_index=0)])
+        answer = await house.ask(leader, DescribeQuorumRequest(topics=[asked]))
+        told = answer.topics[0].partitions[0]
+        assert told.error_code == 0
+        assert sorted(state.replica_id for state in told.current_voters) == [1, 2, 3]
+        assert told.high_watermark > 0
+        assert all(state.log_end_offset >= told.high_watermark for state in told.current_voters)
+        assert told.leader_id == house.node(leader).config.node_id
+
+    play(scene)
+
+
+def test_requests_of_another_cluster_or_for_another_leader_are_refused() -> None:
+    async def scene(house: House) -> None:
+        await house.begin()
+        leader = await house.elected()
+        quorum = house.node(leader).quorum
+        cluster, epoch, me = quorum.store.cluster_id, quorum.epoch, Key(9, bytes([0x40, *range(15)]))
+
+        async def error_of(request: Any) -> int:
+            return int((await house.ask(leader, request)).error_code)
+
+        other = Error.INCONSISTENT_CLUSTER_ID.code
+        assert await error_of(partition.vote("else", 1, me, Key(1), (0, 0), True)) == other
+        assert await error_of(partition.begin_epoch("else", 1, 9, Key(1), [])) == other
+        assert await error_of(partition.end_epoch("else", 1, 9, [], [])) == other
+        assert await error_of(partition.fetch("else", epoch, me, (0, 0), 0, 1 << 20, 0)) == other
+        assert await error_of(partition.fetch_snapshot("else", epoch, me, SnapshotId(5, 1), 0, 1 << 20)) == other
+        assert await error_of(EndQuorumEpochRequest(cluster_id=cluster)) == Error.INVALID_REQUEST.code
+        assert await error_of(VoteRequest(cluster_id=cluster)) == Error.INVALID_REQUEST.code
+        behind = await house.ask(leader, partition.fetch(cluster, epoch + 1, me, (0, 0), 0, 1 << 20, 0))
+        assert behind.responses[0].partitions[0].error_code == Error.UNKNOWN_LEADER_EPOCH.code
+        assert behind.node_endpoints[0].host == leader
+        none = await house.ask(leader, partition.fetch_snapshot(cluster, epoch, me, SnapshotId(5, 1), 0, 1 << 20))
+        assert none.topics[0].partitions[0].error_code == Error.SNAPSHOT_NOT_FOUND.code
+        moved = UpdateRaftVoterRequest(cluster_id=cluster, current_leader_epoch=epoch - 1)
+        assert await error_of(moved) == Error.FENCED_LEADER_EPOCH.code
+
+    play(scene)
+
+
+def test_a_fetch_of_the_metadata_waits_for_records_and_for_the_watermark() -> None:
+    """TRAP-50."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        leader = await house.elected()
+        quorum = house.node(leader).quorum
+        await house.create("one")
+        end, epoch = quorum.store.end_offset, quorum.epoch
+        me, last = Key(9, bytes([0x40, *range(15)])), (epoch, end)
+        began = house.loop.time()
+        request = partition.fetch(quorum.store.cluster_id, epoch, me, last, end, 1 << 20, 500)
+        empty = (await house.ask(leader, request)).responses[0].partitions[0]
+        assert not empty.records
+        assert house.loop.time() - began >= 0.5
+        asking = asyncio.ensure_future(house.ask(leader, request))
+        await asyncio.sleep(0.1)
+        created = house.create("two")
+        found = (await asking).responses[0].partitions[0]
+        assert found.records
+        await created
+        stale = partition.fetch(quorum.store.cluster_id, epoch, me, (epoch, quorum.store.end_offset), 0, 1 << 20, 500)
+        began = house.loop.time()
+        told = (await house.ask(leader, stale)).responses[0].partitions[0]
+        assert told.high_watermark == quorum.store.end_offset
+        assert house.loop.time() - began < 0.4, "it does not know yet what is committed"
+
+    play(scene)
+
+
+def test_pictures_of_followers_are_those_of_the_leader() -> None:
+    """KRF-08, KRF-09."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        await house.elected()
+        for n in range(5):
+            await house.create(f"topic-{n}")
+        await house.until(lambda: house.all_know("topic-4"))
+        await house.until(lambda: len({house.node(name).quorum.image.offset for name in NAMES}) == 1)
+
+        def shown(image: Image) -> Any:
+            return dict(image.topics.items()), dict(image.brokers), image.controller_id, image.features
+
+        pictures = [shown(house.node(name).quorum.image) for name in NAMES]
+        assert pictures[0] == pictures[1] == pictures[2]
+
+    play(scene)
