@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "replication",
         "client",
     },
-    "testing": {"wire", "world", "config", "metadata", "server"},
+    "testing": {"wire", "world", "config", "log", "metadata", "server"},
     "sim": {"wire", "world", "config", "log", "metadata", "replication", "client", "server"},
     "cli": {
         "wire",

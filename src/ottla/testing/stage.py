@@ -10,23 +10,29 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig, single_node_defaults
-from ottla.metadata.controller import NewTopic, create_topics
+from ottla.log.identity import MetaProperties, write_meta_properties
+from ottla.metadata.image import Partition
 from ottla.server.dispatch import HANDLERS, Exchange, dispatch
 from ottla.server.listener import Connection
 from ottla.server.node import Node
 from ottla.server.refusals import refusal
 from ottla.testing.faults import Rule
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.frames import read_request_header
+from ottla.wire.ids import random_id
+from ottla.wire.messages.topics import CreateTopicsRequest
 from ottla.world import Bytes, RealDisk, RealFile, Workshop, World, wall_clock_ms
 
 T = TypeVar("T")
+
+CREATE_MS = 30_000
 
 # A node for one test: it keeps few files, waits for nobody, and lets clients make topics by using them.
 SETTINGS = {
@@ -156,27 +162,61 @@ class Stage:
 
     # --- the orders
 
-    async def do_start(self, _: Mapping[str, Any]) -> str:
+    async def do_start(self, order: Mapping[str, Any]) -> str:
+        """With a `cluster_id` the node belongs to a cluster that others make up with it."""
         self._directory = tempfile.mkdtemp(prefix="ottla-test-")
+        if "cluster_id" in order:
+            chance = random.SystemRandom()
+            meta = MetaProperties(order["cluster_id"], int(self._settings["node.id"]), random_id(chance))
+            write_meta_properties(self._disk, self._directory, meta, self._now_ms())
         return await self._start()
+
+    async def do_stop(self, _: Mapping[str, Any]) -> None:
+        await self._stop()
 
     async def do_take_over(self, order: Mapping[str, Any]) -> None:
         """What a process that was killed has left."""
         self._directory = order["directory"]
-        self._listen_on(order["port"])
+        if "port" in order:
+            self._listen_on(order["port"])
         await self._start()
+
+    def do_adopt(self, order: Mapping[str, Any]) -> None:
+        """Look after a directory that nobody serves from, so that it goes with us."""
+        self._directory = order["directory"]
 
     def do_directory(self, _: Mapping[str, Any]) -> str:
         return self._directory
 
     async def do_create(self, order: Mapping[str, Any]) -> None:
-        node = self._running
-        wanted = [NewTopic(order["name"], order["partitions"], 1, configs=order["configs"])]
-        active, chance = node.controller, node.world.random
-        outcomes = await active.propose(lambda image: create_topics(image, wanted, active.rules, chance))
-        for outcome in outcomes.values():
-            if isinstance(outcome, KafkaError):
-                raise outcome
+        kind = CreateTopicsRequest.Topic
+        wanted = kind(
+            name=order["name"],
+            num_partitions=order["partitions"],
+            replication_factor=order.get("copies", 1),
+            configs=[kind.Config(name=name, value=value) for name, value in order["configs"].items()],
+        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=CREATE_MS)
+        answer = await self._running.channel.ask(request, CREATE_MS / 1000)
+        for topic in answer.topics:
+            if topic.error_code:
+                raise KafkaError(error_of(topic.error_code), topic.error_message)
+
+    # --- what a cluster knows
+
+    def do_topic(self, order: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Its partitions, as this node knows them; nothing if it knows none."""
+        topic = self._running.quorum.image.topic(order["name"])
+        return [] if topic is None else [_told(partition) for _, partition in sorted(topic.partitions.items())]
+
+    def do_partition(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        topic = self._running.quorum.image.topic(order["topic"])
+        if topic is None or order["index"] not in topic.partitions:
+            raise ValueError(f"there is no partition {order['topic']}-{order['index']}")
+        return _told(topic.partitions[order["index"]])
+
+    def do_controller(self, _: Mapping[str, Any]) -> int:
+        return self._running.quorum.leader_id
 
     async def do_renew(self, _: Mapping[str, Any]) -> None:
         self.do_clear({})
@@ -258,3 +298,7 @@ class Stage:
     def _remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._directory)
+
+
+def _told(partition: Partition) -> dict[str, Any]:
+    return {"leader": partition.leader, "isr": list(partition.isr), "replicas": list(partition.replicas)}
