@@ -22,7 +22,7 @@ from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.server import creation
-from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
+from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, PLAIN_BYTES_MAX
 from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
 from ottla.server.handlers.envelope import FORWARDABLE
 from ottla.server.node import Node
@@ -123,6 +123,21 @@ async def test_the_controller_grants_what_another_node_was_asked(tmp_path: Path)
         elected = await client.call(ElectLeadersRequest(timeout_ms=20_000, topic_partitions=None), 2)
         assert elected.error_code == 0
         assert other.node.quorum.image.topic("t7") is None
+
+
+@on_loop
+async def test_the_largest_request_fits_into_an_envelope(tmp_path: Path) -> None:
+    """One byte more, and its client would have been refused in the first place."""
+    async with pair(tmp_path) as (_, other, _):
+        client = await other.connect()
+        wanted = DeleteTopicsRequest(topic_names=["", *["x" * 32_000] * 131], timeout_ms=20_000)
+        wanted.topic_names[0] = "y" * (PLAIN_BYTES_MAX + 4 - len(frame(wanted, 3)))
+        assert len(frame(wanted, 3)) == PLAIN_BYTES_MAX + 4
+        assert (await client.call(wanted, 3)).responses
+        to_leader = await to_controller(other.node)
+        to_leader.send(enclosed(frame(wanted, 3)[4:] + b"\0", "User:a", "::1"), 0)
+        assert (await to_leader.receive()).error_code == Error.UNSUPPORTED_VERSION.code
+        to_leader.close()
 
 
 @on_loop

@@ -34,7 +34,8 @@ log = logging.getLogger("ottla.server")
 # Only records are large. Any other request of this size would be hundreds of thousands of names or numbers, each of them an
 # object: it could hold up the loop for seconds.
 PLAIN_BYTES_MAX = 4 * 1024 * 1024
-PRODUCE_KEY = 0
+# An envelope is a little larger than the request inside, which is looked at when it is opened.
+MAY_BE_LARGE = frozenset({0, 58})
 
 # Where each API is served, as Kafka's message files have it: what is in neither set belongs to brokers alone. Fetch is on
 # both kinds of listeners too, but means the metadata log on the one: `serves` is told so.
@@ -279,7 +280,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
 
 def _check_large(frame: memoryview) -> None:
     key = int.from_bytes(frame[:2], "big")
-    if key != PRODUCE_KEY:
+    if key not in MAY_BE_LARGE:
         raise Malformed(f"a request of {len(frame)} bytes with key {key}: only Produce may be that large")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ottla.server.context import Context
-from ottla.server.dispatch import ON_CONTROLLER, Handler, serves
+from ottla.server.dispatch import ON_CONTROLLER, PLAIN_BYTES_MAX, Handler, serves
 from ottla.server.forwarding import Inside, principal_of
 from ottla.wire.codec import Malformed
 from ottla.wire.errors import Error, KafkaError
@@ -49,6 +49,8 @@ def _opened(data: bytes, ctx: Context) -> Opened:
         handler = ON_CONTROLLER.get(key)
         if handler is None or key not in FORWARDABLE:
             raise KafkaError(Error.INVALID_REQUEST, f"API {key} is not enabled or is not eligible for forwarding")
+        if len(data) > PLAIN_BYTES_MAX:
+            raise Malformed(f"a request of {len(data)} bytes")
         if not handler.low <= version <= handler.newest(ctx.node.config):
             raise Malformed(f"version {version} of {handler.name}")
         decode = handler.decoders.get(version) or handler.learn(version)
