@@ -372,3 +372,58 @@ def test_pictures_of_followers_are_those_of_the_leader() -> None:
         assert pictures[0] == pictures[1] == pictures[2]
 
     play(scene)
+
+
+def test_a_node_that_began_alone_stays_a_member_when_others_come() -> None:
+    """Its broker joined without asking anybody; now others may be the controller, and want to hear of it."""
+
+    async def scene(house: House) -> None:
+        house.cluster.add("n1", {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"})
+        house.cluster.boot("n1")
+        await house.until(lambda: house.machine("n1").is_ready)
+        settings = {"node.id": "2", "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER}"}
+        times = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+        machine = house.cluster.add("n2", {**settings, **times})
+        _same_cluster(house, machine)
+        house.cluster.boot("n2")
+        await house.until(lambda: house.machine("n2").is_ready)
+        await asyncio.sleep(5)
+        assert [b.fenced for b in house.node("n1").quorum.image.brokers.values()] == [False, False], (
+            "one voter, two brokers"
+        )
+        await house.ask("n1", _voter(house, "n2", 2))
+        await house.until(lambda: house.node("n2").quorum.consensus.replica.is_voter)
+        one = house.node("n1").quorum.store.directory_id
+        await house.ask("n1", RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=one))
+        await house.elected(not_by="n1")
+        await asyncio.sleep(5)
+        assert [b.fenced for b in house.node("n2").quorum.image.brokers.values()] == [False, False]
+
+    play(scene)
+
+
+def test_a_follower_that_was_away_too_long_takes_a_snapshot_and_drops_what_is_gone() -> None:
+    async def scene(house: House) -> None:
+        await house.begin(metadata_log_max_record_bytes_between_snapshots="3000", metadata_max_retention_bytes="1")
+        leader = await house.elected()
+        await house.create("gone")
+        await house.until(lambda: house.all_know("gone"))
+        away = house.rest()[0]
+        before = house.node(away).quorum.store.end_offset
+        house.loop.network.isolate(away)
+        node = house.node(leader)
+        topic = node.quorum.image.topic("gone")
+        assert topic is not None
+        await node.controller.propose(lambda image: controller.delete_topics(image, [topic.id]))
+        for n in range(40):
+            await house.create(f"topic-{n}")
+        await house.until(lambda: node.quorum.store.start_offset > before)
+        house.loop.network.heal_all()
+        await house.until(lambda: house.node(away).quorum.image.topic("topic-39") is not None)
+        assert house.node(away).quorum.store.start_offset > before
+        assert house.node(away).quorum.image.topic("gone") is None
+        await house.until(
+            lambda: dict(house.node(away).quorum.image.topics.items()) == dict(node.quorum.image.topics.items())
+        )
+
+    play(scene)

@@ -57,6 +57,7 @@ class Hooks:
     leads: Callable[[], None]
     lost: Callable[[], None]
     committed: Callable[[], None]
+    voters: Callable[[], None]
     installed: Callable[[Image], None]
     failed: Callable[[BaseException], None]
 
@@ -90,6 +91,7 @@ class Consensus:
         self._is_stepping = self._has_news = False
         self._led = False
         self._watermark = self.replica.high_watermark
+        self._voters = self.replica.voters
         self._is_over = False
 
     def now_ms(self) -> float:
@@ -155,6 +157,10 @@ class Consensus:
         if replica.high_watermark > self._watermark:
             self._watermark = replica.high_watermark
             self._hooks.committed()
+        if replica.voters != self._voters:
+            self._voters = replica.voters
+            log.info("the voters of the metadata quorum are %s", list(self._voters.ids))
+            self._hooks.voters()
         if replica.is_leader and not self._led:
             self._led = True
             self._hooks.leads()

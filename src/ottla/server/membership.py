@@ -69,6 +69,7 @@ class Membership:
         self._enrolling: asyncio.Task[None] | None = None
         self._ids = range(0)
         self._refill: asyncio.Task[None] | None = None
+        node.quorum.when_voters_change(self._has_company)
 
     # --- coming
 
@@ -109,6 +110,12 @@ class Membership:
         active.submit(lambda image: controller.register_broker(image, who, rules))
         self.broker_epoch = active.written.brokers[me].epoch
         active.submit(lambda image: controller.unfence(image, me, rules))
+
+    def _has_company(self) -> None:
+        """Others may be the controller from now on: they want to hear from the broker that let itself in."""
+        if self.broker_epoch >= 0 and self._beating is None and not self._node.quorum.is_alone:
+            self._wants_to_serve = True
+            self._beating = self._node.spawn(self._beat())
 
     async def _register(self, doors: list[Endpoint]) -> None:
         node, clean_epoch = self._node, self._node.directories.clean_epoch

@@ -89,6 +89,7 @@ class Quorum:
         self._open_line: OpenLine
         self._follow: list[Follow] = []
         self._began: list[Callable[[], None]] = []
+        self._other_voters: list[Callable[[], None]] = []
         self._leads = False
         self._waiting: deque[Waiting] = deque()
         self._to_show: deque[Waiting] = deque()
@@ -113,6 +114,9 @@ class Quorum:
     def when_leading(self, began: Callable[[], None]) -> None:
         """Call `began` whenever this node has become the leader and has read everything that was written before."""
         self._began.append(began)
+
+    def when_voters_change(self, changed: Callable[[], None]) -> None:
+        self._other_voters.append(changed)
 
     @property
     def voters(self) -> VoterSet:
@@ -201,6 +205,10 @@ class Quorum:
         self.written = self._replayed
         log.info("leading the metadata no more: epoch %d", self.epoch)
         self._committed_more()
+
+    def _voters_changed(self) -> None:
+        for changed in self._other_voters:
+            changed()
 
     # --- committing
 
@@ -305,7 +313,14 @@ class Quorum:
         self._replayed = self._committed = self.written = loaded.snapshot
         if loaded.history.voters.ids == (self._config.node_id,):
             self._replayed = self._committed = self.written = loaded.image  # nobody else could say otherwise
-        hooks = Hooks(self._begin_to_lead, self._lose, self._committed_more, self._install, self._end)
+        hooks = Hooks(
+            leads=self._begin_to_lead,
+            lost=self._lose,
+            committed=self._committed_more,
+            voters=self._voters_changed,
+            installed=self._install,
+            failed=self._end,
+        )
         self.consensus = Consensus(
             *(self._config, self._world, self.store, loaded, self._myself(), self._open_line, hooks)
         )
