@@ -163,8 +163,9 @@ def register_controller(
     endpoints: Iterable[Endpoint],
     features: Mapping[str, FeatureRange] = SERVED,
 ) -> Decision[None]:
-    if image.metadata_version < CONTROLLER_REGISTRATION:
-        return Decision([], None)
+    known = image.controllers.get(controller_id)
+    if image.metadata_version < CONTROLLER_REGISTRATION or (known is not None and known.incarnation == incarnation):
+        return Decision([], None)  # asked again by one that has not read its own record yet
     kind = RegisterControllerRecord
     record = kind(
         controller_id=controller_id,

@@ -345,7 +345,7 @@ class Node:
         measures.metadata_epoch.read = lambda: quorum.image.epoch
         measures.metadata_end.read = lambda: quorum.store.end_offset
         measures.metadata_snapshot.read = lambda: quorum.store.snapshot_end
-        measures.active_controller.read = lambda: 1
+        measures.active_controller.read = lambda: int(quorum.leads)
         measures.connections.read = lambda: (((each.name,), len(each.connections)) for each in self.listeners)
         measures.muted.read = lambda: sum(c.is_muted for each in self.listeners for c in each.connections)
         measures.waiting_produces.read = lambda: self._unanswered(ProduceRequest.key)
