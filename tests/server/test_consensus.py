@@ -257,10 +257,10 @@ def test_controllers_join_a_cluster_of_one_and_leave_it() -> None:
     play(scene)
 
 
-def _same_cluster(house: House, machine: Machine) -> None:
+def _same_cluster(house: House, machine: Machine, mark: bytes = b"\x41") -> None:
     cluster_id = house.node("n1").quorum.store.cluster_id
     machine.disk.make_directory("/data")
-    identity = bytes([0x41, *range(15)]) if machine.name == "n2" else bytes([0x42, *range(15)])
+    identity = mark + machine.name.encode().ljust(15, b"\x80")
     write_meta_properties(
         machine.disk, "/data", MetaProperties(cluster_id, int(machine.settings["node.id"]), identity), 0
     )
@@ -425,5 +425,37 @@ def test_a_follower_that_was_away_too_long_takes_a_snapshot_and_drops_what_is_go
         await house.until(
             lambda: dict(house.node(away).quorum.image.topics.items()) == dict(node.quorum.image.topics.items())
         )
+
+    play(scene)
+
+
+def test_a_controller_joins_by_itself_also_after_its_disk_was_wiped() -> None:
+    """KIP-1186: the voter that it was is removed first."""
+
+    async def scene(house: House) -> None:
+        house.cluster.add("n1")
+        house.cluster.boot("n1")
+        await house.until(lambda: house.machine("n1").is_ready)
+        for number, name in ((2, "n2"), (3, "n3")):
+            settings = {
+                "node.id": str(number),
+                "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER}",
+                "controller.quorum.auto.join.enable": "true",
+            }
+            _same_cluster(house, house.cluster.add(name, settings))
+            house.cluster.boot(name)
+        await house.until(lambda: house.node("n1").quorum.voters.ids == (1, 2, 3))
+        before = house.node("n1").quorum.voters.voter(3)
+        house.cluster.kill("n3")
+        machine = house.machine("n3")
+        machine.disk = machine.disk.wipe()
+        _same_cluster(house, machine, b"\x43")
+        house.cluster.boot("n3")
+
+        def is_another() -> bool:
+            now = house.node("n1").quorum.voters.voter(3)
+            return now is not None and now != before
+
+        await house.until(is_another)
 
     play(scene)

@@ -14,6 +14,7 @@ from ottla.raft.member import Lost, Member, SnapshotPart
 from ottla.raft.quorum import SUPPORTED_KRAFT_VERSIONS
 from ottla.raft.roles import Follower
 from ottla.raft.snapshots import SnapshotId
+from ottla.wire.messages.membership import AddRaftVoterRequest, RemoveRaftVoterRequest
 from ottla.wire.messages.quorum import UpdateRaftVoterRequest
 from ottla.wire.schema import Message
 
@@ -41,6 +42,8 @@ def _request(member: Member, role: Follower, leader: Destination, now_ms: float)
         role.update_ms = now_ms + member.timing.fetch_timeout_ms
         if _is_listed_elsewhere(member):
             return _update(member)
+        if member.joins and not member.is_voter and member.history.kraft_version >= 1:
+            return _join(member)
     if role.snapshot is None:
         return elections.fetch_request(member)
     return partition.fetch_snapshot(
@@ -65,6 +68,24 @@ def _update(member: Member) -> UpdateRaftVoterRequest:
         voter_directory_id=member.me.directory,
         listeners=[kind.Listener(name=a.name, host=a.host, port=a.port) for a in member.me.addresses],
         kraft_version_feature=kind.KRaftVersionFeature(min_supported_version=low, max_supported_version=high),
+    )
+
+
+def _join(member: Member) -> AddRaftVoterRequest | RemoveRaftVoterRequest:
+    """Who wants to vote asks for it, first for the removal of the voter that it was before its disk was wiped (KIP-1186)."""
+    kind, me = AddRaftVoterRequest, member.me
+    former = member.voters.voter(me.id)
+    if former is not None:
+        return RemoveRaftVoterRequest(
+            cluster_id=member.cluster_id, voter_id=former.id, voter_directory_id=former.directory
+        )
+    return kind(
+        cluster_id=member.cluster_id,
+        timeout_ms=int(member.timing.request_timeout_ms),
+        voter_id=me.id,
+        voter_directory_id=me.directory,
+        listeners=[kind.Listener(name=a.name, host=a.host, port=a.port) for a in me.addresses],
+        ack_when_committed=False,
     )
 
 

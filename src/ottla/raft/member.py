@@ -107,8 +107,11 @@ class Member:
         timing: Timing,
         bootstrap: Sequence[Address] = (),
         is_sound: bool = True,
+        joins: bool = False,
     ) -> None:
         self.me = me
+        # Whether it asks to become a voter when it is none (KIP-1186).
+        self.joins = joins
         self.cluster_id = cluster_id
         self.journal = journal
         self.history = history

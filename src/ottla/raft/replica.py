@@ -53,6 +53,7 @@ from ottla.raft.roles import (
 from ottla.wire.errors import Error, error_of
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.messages.membership import AddRaftVoterResponse, RemoveRaftVoterResponse
 from ottla.wire.messages.quorum import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -100,8 +101,9 @@ class Replica:
         timing: Timing | None = None,
         bootstrap: Sequence[Address] = (),
         is_sound: bool = True,
+        joins: bool = False,
     ) -> None:
-        self.member = Member(me, cluster_id, journal, history, rng, timing or Timing(), bootstrap, is_sound)
+        self.member = Member(me, cluster_id, journal, history, rng, timing or Timing(), bootstrap, is_sound, joins)
         self.wake_ms = NEVER
         self._begin(promise, now_ms)
 
@@ -292,6 +294,8 @@ class Replica:
             leader = response.current_leader
             self._news(error_of(response.error_code), leader.leader_id, leader.leader_epoch, (), now_ms)
             return True
+        if isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse):
+            return True  # whether it worked, the log will tell; if not, it is asked again
         if response.error_code:
             return False
         answer = _only(response)

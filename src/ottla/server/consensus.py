@@ -83,6 +83,7 @@ class Consensus:
         self.replica = Replica(
             *(me, store.cluster_id, store, loaded.history, loaded.state, world.random, self.now_ms()),
             *(self._timing, _bootstrap(config)),
+            joins="controller" in config["process.roles"] and config["controller.quorum.auto.join.enable"],
         )
         self._asking: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._working: set[asyncio.Task[None]] = set()

@@ -116,7 +116,7 @@ controller.quorum.voters                   list    ""      any
     Fixed voters, id@host:port; new clusters use bootstrap servers instead.
 controller.quorum.bootstrap.servers        list    ""      any
     Where to ask first for the quorum, host:port.
-controller.quorum.auto.join.enable         boolean false   -   inert
+controller.quorum.auto.join.enable         boolean false   -
     Whether a new controller makes itself a voter.
 controller.quorum.append.linger.ms         int     25      >=0 inert
     How long the leader gathers records before it writes; we write at once.
