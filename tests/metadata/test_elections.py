@@ -54,6 +54,7 @@ def test_the_last_known_leader_counts_only_alone_and_only_when_nobody_is_eligibl
     assert elected(last_known=(1, 2), acceptable=(1, 2)) == (NOBODY, ())
     assert elected(elr=(3,), last_known=(1,), acceptable=(1,)) == (NOBODY, ())
     assert elected(last_known=(1,), acceptable=(2,)) == (NOBODY, ())
+    assert elected(last_known=(9,), acceptable=(9,)) == (NOBODY, ()), "it holds no replica any more"
 
 
 def apply(image: Image, decision: Decision[object]) -> Image:

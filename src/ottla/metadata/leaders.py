@@ -120,7 +120,8 @@ class Change:
     def _last_known_leads(self) -> bool:
         known = self.partition.last_known_elr
         nobody_left = self.elr_enabled and not self.elr and not self.isr
-        return nobody_left and len(known) == 1 and self.acceptable(known[0])
+        # It may have led in a reassignment that was stopped, and hold no replica any more.
+        return nobody_left and len(known) == 1 and known[0] in self.replicas and self.acceptable(known[0])
 
     def last_known(self) -> list[int] | None:
         """What to note about the last leader: who it was when nobody follows it, nothing once somebody leads."""
