@@ -49,6 +49,8 @@ class Watchful(Consumer):
 class Writer:
     """Sends small batches to its partitions, and writes down what became of each record."""
 
+    pause_s = 0.08
+
     def __init__(self, play: Play, name: str, wheres: list[TopicPartition]) -> None:
         self.play, self.name, self.wheres = play, name, wheres
         self.rng = play.loop.chance("writer", name)
@@ -64,7 +66,7 @@ class Writer:
         while not self.play.finishing:
             where = self.rng.choice(self.wheres)
             await asyncio.gather(*[await self.post(producer, where) for _ in range(self.rng.randint(1, 4))])
-            await asyncio.sleep(self.rng.expovariate(1 / 0.08))
+            await asyncio.sleep(self.rng.expovariate(1 / self.pause_s))
         await producer.flush()
         cluster.close()
 

@@ -148,7 +148,9 @@ class Nemesis:
     def has_failed_logs(self, name: str) -> bool:
         """A log whose disk failed takes nothing any more until its process has ended."""
         node = self.cluster.machines[name].node
-        return node is not None and any(partition.log.failed for partition in node.replicas.all())
+        return node is not None and (
+            any(partition.log.failed for partition in node.replicas.all()) or bool(node.replicas.homeless)
+        )
 
     # -- who
 

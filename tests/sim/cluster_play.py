@@ -32,8 +32,8 @@ from ottla.sim.cluster_checks import Watch
 from ottla.sim.disk import SimDisk
 from ottla.sim.group_checks import Ledger
 from ottla.sim.loop import SimLoop, run
-from sim.clients import Writer, read_all
-from sim.cluster_clients import Maker, Reader, Session
+from sim.clients import read_all
+from sim.cluster_clients import Maker, Quiet, Reader, Session
 from sim.cluster_nemesis import Keeper, Nemesis, planned
 from sim.members import SESSION_S, Auditor, Seat
 from sim.stage import Story, print_stories
@@ -41,7 +41,7 @@ from sim.stage import Story, print_stories
 NAMES = ("n1", "n2", "n3")
 LIMIT_S = 200.0
 PATIENCE_S = 150.0
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.03
 # After the last fault: a start, an election, a session that runs out, catching up.
 WHOLE_WITHIN_S = 20.0
 TOPICS = {"safe": 2, "shared": 4}
@@ -121,8 +121,8 @@ class Play:
             self.history.open(where, durable=True)
         background = [loop.create_task(self.keeper.run()), loop.create_task(self.keep_looking())]
         clients = [
-            self.cluster.client("w1", Writer(self, "w1", WHERES[:3]).run()),
-            self.cluster.client("w2", Writer(self, "w2", WHERES[2:]).run()),
+            self.cluster.client("w1", Quiet(self, "w1", WHERES[:3]).run()),
+            self.cluster.client("w2", Quiet(self, "w2", WHERES[2:]).run()),
         ]
         reader = self.cluster.client("reader", Reader(self, WHERES).run())
         if self.has_admin:
