@@ -47,7 +47,7 @@ class Line(Protocol):
 
 OpenLine = Callable[[str, str, int], Line]
 # How long a leader that stops waits for somebody else to take over.
-FAREWELL_S = 2.0
+FAREWELL_S = 1.0
 
 
 @dataclass
@@ -304,9 +304,8 @@ class Consensus:
             await asyncio.wait(self._working)
 
     def _is_followed(self) -> bool:
-        """Everybody knows that we go, or somebody leads already."""
-        role = self.replica.role
-        return not role.unaware if isinstance(role, Resigned) else True
+        """Somebody stands or leads in a new epoch. Until then our vote may be needed."""
+        return not isinstance(self.replica.role, Resigned)
 
 
 def _timing(config: BrokerConfig) -> Timing:
