@@ -20,9 +20,9 @@ DELIVERY_SECONDS = 90
 
 
 class Writer:
-    """Sends without a pause from a thread of its own, with acks=all and idempotence, until it is stopped."""
+    """Sends at a steady rate from a thread of its own, with acks=all and idempotence, until it is stopped."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int = 2000) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int = 1000) -> None:
         self.topic = topic
         self.sent = [0] * partitions
         self.acknowledged: list[list[int]] = [[] for _ in range(partitions)]
@@ -38,6 +38,9 @@ class Writer:
                 "linger.ms": 1,
                 "log_level": 0,
                 "delivery.timeout.ms": 1000 * DELIVERY_SECONDS,
+                # A leader that is cut off keeps requests, and does not know that another leads: time and others tell.
+                "request.timeout.ms": 3000,
+                "topic.metadata.refresh.interval.ms": 1000,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 100,
                 "reconnect.backoff.ms": 20,
@@ -60,7 +63,8 @@ class Writer:
         while not self._stopping.is_set():
             for partition in range(len(self.sent)):
                 self._send(partition)
-            self._producer.poll(self._pause_s)
+            self._producer.poll(0)
+            time.sleep(self._pause_s)
 
     def _send(self, partition: int) -> None:
         number = self.sent[partition]

@@ -84,14 +84,16 @@ class Member(Server):
         assert code == 0, said.getvalue()
 
     def write_properties(self, settings: Mapping[str, str]) -> None:
-        broker, controller = f"PLAINTEXT://{HOST}:{self.port}", f"CONTROLLER://{HOST}:{self.controller_port}"
         own = {"node.id": str(self.node_id), "process.roles": self.roles, "log.dirs": str(self.directory)}
-        own["listeners"] = ",".join([broker] * self.is_broker + [controller] * ("controller" in self.roles))
-        if self.is_broker:
-            own["advertised.listeners"] = f"PLAINTEXT://{HOST}:{self.reach}"
+        own["listeners"] = self._listeners(self.port, self.controller_port)
+        own["advertised.listeners"] = self._listeners(self.reach, self.controller_reach)
         self.properties.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{name}={value}" for name, value in {**settings, **own}.items()]
         self.properties.write_text("\n".join(lines) + "\n")
+
+    def _listeners(self, broker: int, controller: int) -> str:
+        doors = [f"PLAINTEXT://{HOST}:{broker}"] * self.is_broker
+        return ",".join(doors + [f"CONTROLLER://{HOST}:{controller}"] * ("controller" in self.roles))
 
     def wait_ready(self, seconds: float = SECONDS) -> None:
         if self.is_broker:

@@ -1,0 +1,123 @@
+"""`ottla serve --brokers 3`, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from cluster.loads import read_all
+from cluster.nodes import eventually
+from harness import HOST, TREE, die_with_parent, free_port
+from operations.speaking import Line
+
+WELCOME = "cluster .* 3 nodes serve"
+
+
+class Command:
+    """The command, and what it has said so far."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        words = ["serve", "--brokers", "3", "--data", str(data), "--listen", f"{HOST}:{port}"]
+        self.addresses = [f"{HOST}:{port + step}" for step in (0, 2, 4)]
+        self.bootstrap = ",".join(self.addresses)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ottla.cli.main", *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=TREE,
+            preexec_fn=die_with_parent,
+        )
+        self.said: list[str] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self.said.extend(iter(self.process.stderr.readline, ""))
+
+    def wait_for(self, pattern: str, times: int = 1) -> None:
+        eventually(
+            lambda: sum(bool(re.search(pattern, line)) for line in list(self.said)) >= times, f"it says {pattern}"
+        )
+
+    def children(self) -> dict[int, int]:
+        """The pid of each node."""
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        found = {}
+        for pid in map(int, task.read_text().split()):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            names = [match for word in words if (match := re.search(rb"node-(\d+)\.properties", word))]
+            found.update({int(match[1]): pid for match in names})
+        return found
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(90)
+
+
+Start = Callable[[], Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the command, each time on the same data."""
+    port, made = free_port(), list[Command]()
+
+    def run() -> Command:
+        made.append(Command(tmp_path / "data", port))
+        return made[-1]
+
+    yield run
+    for command in made:
+        command.process.kill()
+        command.process.wait()
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def write(bootstrap: str, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    problems: list[object] = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: problems.append(error) if error else None)
+    assert producer.flush(60) == 0 and not problems, problems
+
+
+def test_one_command_for_three_nodes(start: Start) -> None:
+    """FTM-07, OPS-07, REP-21, REP-25: made, written to, a crashed node started again, stopped, and started again on what is
+    there."""
+    command = start()
+    command.wait_for(WELCOME)
+    write(command.bootstrap, "first", "one")
+    with Line(command.addresses[0]) as line:
+        part = line.metadata("first").topics[0].partitions[0]
+    assert len(part.replica_nodes) == 3
+    crashed = command.children()[2]
+    os.kill(crashed, signal.SIGKILL)
+    command.wait_for(r"cluster .* node 2 ended \(SIGKILL\): it is started again")
+    command.wait_for(r"node 2  \| .* serves", times=2)
+    pids = command.children()
+    assert pids[2] != crashed
+    write(command.bootstrap, "first", "two")
+    assert command.end(signal.SIGINT) == 0
+    assert not any(map(lives, pids.values()))
+    again = start()
+    again.wait_for(WELCOME)
+    assert list(read_all(again.bootstrap, "first", 0)) == [b"one", b"two"]
+    pids = again.children()
+    again.process.kill()
+    eventually(lambda: not any(map(lives, pids.values())), "the nodes have ended with their supervisor")
