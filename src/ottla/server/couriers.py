@@ -34,6 +34,7 @@ class Courier:
         self._node = node
         self._line = node.peers.line("markers", broker_id)
         self._waiting: deque[Parcel] = deque()
+        self._load: dict[int, Parcel] = {}
         self._is_out = False
 
     def bring(self, marker: Marker, places: list[Place]) -> asyncio.Future[Codes]:
@@ -45,11 +46,20 @@ class Courier:
             self._node.spawn(self._go())
         return receipt
 
+    def give_up(self) -> None:
+        """The broker is thought dead: nobody knows what became of what is under way, and the rest is not sent."""
+        parcels = [*self._load.values(), *self._waiting]
+        self._waiting.clear()
+        for parcel in parcels:
+            _sign(parcel, {})
+
     async def _go(self) -> None:
         try:
             while self._waiting:
-                await self._deliver(self._next_load())
+                self._load = self._next_load()
+                await self._deliver(self._load)
         finally:
+            self._load = {}
             self._is_out = False
 
     def _next_load(self) -> dict[int, Parcel]:
@@ -69,8 +79,12 @@ class Courier:
         except (OSError, KafkaError):
             told = {}
         for producer_id, parcel in load.items():
-            if not parcel.receipt.done():
-                parcel.receipt.set_result(told.get(producer_id, {}))
+            _sign(parcel, told.get(producer_id, {}))
+
+
+def _sign(parcel: Parcel, codes: Codes) -> None:
+    if not parcel.receipt.done():
+        parcel.receipt.set_result(codes)
 
 
 def _packed(parcel: Parcel) -> Load:

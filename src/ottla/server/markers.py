@@ -14,7 +14,6 @@ Partitions that are led elsewhere get theirs by WriteTxnMarkers (`couriers`): `M
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +27,7 @@ from ottla.wire.errors import Error, KafkaError, error_of
 if TYPE_CHECKING:
     from ottla.coordination.groups import Groups
     from ottla.coordination.transactions.states import Marking, Transactions
+    from ottla.metadata.image import Delta, Image
     from ottla.replication.partition import Partition
     from ottla.server.node import Node
     from ottla.server.shard import Shard
@@ -98,22 +98,39 @@ class Outcome(NamedTuple):
 
 
 class Pauses:
-    """Between attempts at one thing, each twice as long as the one before."""
+    """Between attempts at one thing, each twice as long as the one before, unless there is news of who leads what."""
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("_known", "_news", "_seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, news: Rising) -> None:
+        self._news = news
+        self._known = news.value
         self._seconds = AGAIN_S
 
     async def next(self) -> None:
-        seconds, self._seconds = self._seconds, min(self._seconds * 2, AGAIN_MAX_S)
-        await asyncio.sleep(seconds)
+        """News may also have come during the attempt."""
+        try:
+            await self._news.reaches(self._known + 1, self._seconds)
+            self._known, self._seconds = self._news.value, AGAIN_S
+        except TimeoutError:
+            self._seconds = min(self._seconds * 2, AGAIN_MAX_S)
 
 
 class Markers:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._couriers: dict[int, Courier] = {}
+        # Rises when partitions have other leaders.
+        self._news = Rising(0)
+
+    def follow(self, new: Image, delta: Delta) -> None:
+        """The cluster changed. Nobody waits for the answer of a broker that is thought dead: others lead what it led."""
+        for broker_id, courier in self._couriers.items():
+            broker = new.broker(broker_id)
+            if broker_id in delta.brokers and (broker is None or broker.fenced):
+                courier.give_up()
+        if delta.partitions:
+            self._news.rise(self._news.value + 1)
 
     # --- for this node's own coordinators
 
@@ -122,7 +139,7 @@ class Markers:
         marker = Marker(
             marking.producer_id, marking.epoch, shard.leader_epoch, marking.committed, marking.transaction_version
         )
-        left, pauses = list(marking.partitions), Pauses()
+        left, pauses = list(marking.partitions), Pauses(self._news)
         try:
             while left:
                 left, why = await self._write(marker, left)
@@ -136,7 +153,7 @@ class Markers:
         await self._complete(shard, marking)
 
     async def _complete(self, shard: Shard[Transactions], marking: Marking) -> None:
-        pauses = Pauses()
+        pauses = Pauses(self._news)
         while True:
             try:
                 shard.carry_out(ending.marked(shard.state, marking, shard.moment()))

@@ -302,6 +302,8 @@ class Node:
             self.membership.tell_places(places)
         self.groups.follow(old, new, delta)
         self.transactions.follow(old, new, delta)
+        self.peers.follow(delta)
+        self.markers.follow(new, delta)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         """Those that a part keeps for itself instead of asking; logs have theirs from `reconfigure_all`."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.connection import Connection, Lost
 from ottla.config import BrokerConfig
+from ottla.metadata.image import Delta
 from ottla.server.quorum import Quorum
 from ottla.wire.schema import Message
 from ottla.world import World
@@ -167,6 +168,13 @@ class Peers:
     def line_to(self, purpose: str, host: str, port: int, *, concurrent: bool = False) -> Line:
         places = [Place(host, port)]
         return self._line(purpose, places[0], lambda: places, concurrent)
+
+    def follow(self, delta: Delta) -> None:
+        """A broker that is thought dead will not answer: who asked it is told at once, and looks for those that took over."""
+        gone = {broker_id for broker_id, broker in delta.brokers.items() if broker is None or broker.fenced}
+        for (_, whom), line in self._lines.items():
+            if whom in gone:
+                line.close()
 
     def close(self) -> None:
         lines, self._lines = list(self._lines.values()), {}
