@@ -9,7 +9,7 @@ SPARK := .venv-spark
 # The tests of a file stay together, because they share a broker.
 TOGETHER ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: run test test-slow search simulate mutants lint bench fuzz format status matrix spark two-phase jars clean
+.PHONY: run test test-slow search simulate mutants lint bench rounds fuzz format status matrix spark two-phase jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -45,6 +45,10 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test $(JARS)
 	$(BIN)/python -m bench
+
+# Three processes are killed, paused, restarted and cut off from each other while somebody writes: ROUNDS=50 SEED=...
+rounds: $(VENV)/.test
+	OTTLA_ROUNDS=$(or $(ROUNDS),50) OTTLA_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s -m slow tests/cluster/test_rounds.py
 
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz --requests 1000000
