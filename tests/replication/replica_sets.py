@@ -26,12 +26,13 @@ from ottla.replication.neighbours import DEFAULTS, Neighbours
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.server.handlers.fetch import fetch
-from ottla.server.handlers.offsets import list_offsets
+from ottla.server.handlers.offsets import delete_records, list_offsets
 from ottla.server.sessions import Sessions
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.messages.offsets import DeleteRecordsRequest, ListOffsetsRequest
 from ottla.wire.records import Record, build
 from ottla.world import Slice
 
@@ -78,7 +79,7 @@ class Wire:
             self.waiting.discard(task)
             other.serving.discard(task)
             task.cancel()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.cluster.rng.random() * self.cluster.line_s)
         if self.cluster.loses_answer(self.asker.id, self.asked):
             raise ConnectionError("the answer was lost")
         return response
@@ -142,10 +143,18 @@ class Broker:
     async def answer(self, request: Any, version: int = 0) -> Any:
         version = version or VERSIONS.get(type(request), 11)
         ctx: Any = SimpleNamespace(
-            node=self.node, version=version, comes_behind=False, replicas=self.replicas, image=self.image, listener="L"
+            node=self.node,
+            version=version,
+            comes_behind=False,
+            replicas=self.replicas,
+            image=self.image,
+            listener="PLAINTEXT",
+            connection=SimpleNamespace(is_exempt=False),
         )
-        if not isinstance(request, FetchRequest):
+        if isinstance(request, ListOffsetsRequest):
             return await list_offsets(request, ctx)
+        if isinstance(request, DeleteRecordsRequest):
+            return await delete_records(request, ctx)
         response = await fetch(request, ctx)
         for topic in response.responses:
             for part in topic.partitions:
@@ -217,6 +226,7 @@ class Cluster:
         self.replay(r.FeatureLevelRecord(name="metadata.version", feature_level=SERVED["metadata.version"][1]))
         self.cut: set[tuple[int, int]] = set()
         self.lost = 0.0
+        self.controller_s = self.line_s = 0.002
         self.rng = random.Random(7)
         self.asked: list[AlterPartitionRequest] = []
         self.refusals: list[Callable[[AlterPartitionRequest], AlterPartitionResponse]] = []
@@ -306,14 +316,16 @@ class Cluster:
 
     async def controller(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         self.asked.append(request)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.rng.random() * self.controller_s)
         if self.refusals:
             return self.refusals.pop(0)(request)
         decision = alter_partition(self.image, request, Rules())
         if decision.records:
             self.replay(*(record for record, _ in decision.records))
-            await asyncio.sleep(0.001)
             await self.after()
+            await asyncio.sleep(self.rng.random() * self.controller_s)
+        if self.rng.random() < self.lost:
+            raise ConnectionError("the controller's answer was lost")
         return decision.reply
 
     @property

@@ -14,6 +14,7 @@ from ottla.metadata import records as r
 from ottla.sim.disk import Loss
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchResponse
+from ottla.wire.messages.offsets import DeleteRecordsRequest
 from ottla.wire.records import Record, build, iterate
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -175,12 +176,23 @@ async def test_a_follower_with_nothing_that_the_leader_still_has_begins_anew() -
 
 @played
 async def test_deleted_records_are_deleted_at_followers() -> None:
+    """DeleteRecords answers when they are gone everywhere, or says that they are not yet."""
     cluster = await pair()
     for number in range(5):
         await cluster.brokers[1].write(b"%d" % number)
-    cluster.brokers[1].replicas.delete_records(TOPIC, 0, 3)
-    await cluster.brokers[1].write(b"5")
-    await until(lambda: cluster.brokers[2].partition.log.start_offset == 3)
+    part = DeleteRecordsRequest.Topic.Partition(partition_index=0, offset=3)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsRequest.Topic(name=TOPIC, partitions=[part])], timeout_ms=900)
+    answer = (await cluster.brokers[1].answer(request)).topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (0, 3)
+    assert cluster.brokers[2].partition.log.start_offset == 3
+    cluster.cut.add((1, 2))
+    part.offset = 4
+    answer = (await cluster.brokers[1].answer(request)).topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (Error.REQUEST_TIMED_OUT.code, -1)
+    cluster.fence(2)
+    await cluster.brokers[1].see()
+    answer = (await cluster.brokers[1].answer(request)).topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (0, 4), "the dead do not count"
 
 
 @played

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.metadata.image import Partition as Assignment
@@ -51,6 +50,7 @@ class Cluster(Protocol):
 
     def may_join(self, broker_id: int, life: int | None) -> bool: ...
     def is_over(self, broker_id: int, life: int) -> bool: ...
+    def is_alive(self, broker_id: int) -> bool: ...
     def lag_max_s(self) -> float: ...
     def submit(self, leadership: Leadership) -> None: ...
 
@@ -89,6 +89,7 @@ class Leadership:
         "end",
         "followers",
         "leader_epoch",
+        "low_watermark",
         "maximal",
         "partition",
         "proposed",
@@ -106,6 +107,8 @@ class Leadership:
         # Where the log ends, for followers who wait for more; and how far we vouch for our own copy.
         self.end = Rising(partition.log.end_offset)
         self.stored = Rising(partition.high_watermark.value)
+        # Below it no replica that lives has records any more, as far as anybody who deleted some has asked.
+        self.low_watermark = Rising(UNKNOWN)
         self.assign(assignment)
 
     def assign(self, assignment: Assignment) -> None:
@@ -126,8 +129,8 @@ class Leadership:
 
     def close(self, error: KafkaError) -> None:
         self.proposed = None
-        self.end.close(error)
-        self.stored.close(error)
+        for each in (self.end, self.stored, self.low_watermark):
+            each.close(error)
 
     # --- fetches of followers
 
@@ -136,12 +139,14 @@ class Leadership:
         follower = self.followers[broker_id]
         if self._cluster.is_over(broker_id, life):
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has begun another life than {life}")
-        before = follower.end
+        before, start_before = follower.end, follower.start
         follower.has_fetched(offset, start, life, self.partition.log.end_offset, _now())
         if broker_id not in self.maximal:
             self._propose_to_join(follower)
         if offset != before:
             self.partition.raise_watermark()
+        if start != start_before and self.low_watermark.waiting:
+            self.look_at_starts()
 
     def watermark(self) -> int:
         """Up to where everybody has it who counts."""
@@ -155,10 +160,9 @@ class Leadership:
         is_caught_up = follower.is_caught_up(self.partition.log.end_offset, _now(), self._cluster.lag_max_s())
         return is_caught_up and self._cluster.may_join(follower.id, follower.life)
 
-    def low_watermark(self, is_alive: Callable[[int], bool]) -> int:
-        """Below it no living replica has records any more."""
-        starts = [follower.start for follower in self.followers.values() if is_alive(follower.id)]
-        return min([self.partition.log.start_offset, *starts])
+    def look_at_starts(self) -> None:
+        starts = [follower.start for follower in self.followers.values() if self._cluster.is_alive(follower.id)]
+        self.low_watermark.rise(min([self.partition.log.start_offset, *starts]))
 
     # --- the in-sync set
 
@@ -181,6 +185,7 @@ class Leadership:
         if laggards and self.proposed is None:
             self._propose(tuple(each for each in self.partition.isr if each not in laggards))
         self.partition.raise_watermark()  # somebody it waited for may not count any more
+        self.look_at_starts()
 
     def _propose(self, isr: tuple[int, ...]) -> None:
         self.proposed = isr

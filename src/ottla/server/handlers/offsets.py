@@ -10,6 +10,9 @@ that a client has seen already (KIP-207). A follower asks for the end of the log
 
 from __future__ import annotations
 
+import asyncio
+
+from ottla.replication.leadership import Leadership
 from ottla.replication.partition import Partition
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
@@ -152,10 +155,25 @@ def _epoch_end(topic: str, asked: EpochAsked, ctx: Context) -> EpochEnd:
 Deleted = DeleteRecordsResponse.Topic.Partition
 
 
+async def _deleted_everywhere(waits: list[tuple[Deleted, Leadership]], seconds: float) -> None:
+    """Wait until no replica that lives has the records any more: another leader must not show them again."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    for answer, leadership in waits:
+        leadership.look_at_starts()
+        try:
+            await leadership.low_watermark.reaches(answer.low_watermark, max(deadline - loop.time(), 0.0))
+        except TimeoutError:
+            answer.error_code, answer.low_watermark = Error.REQUEST_TIMED_OUT.code, -1
+        except KafkaError as error:
+            answer.error_code, answer.low_watermark = error.code, -1
+
+
 @serves(DeleteRecordsRequest, versions="0-2")
 async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteRecordsResponse:
     asked = {(t.name, p.partition_index): p.offset for t in request.topics for p in t.partitions}  # the last one counts
     topics: dict[str, list[Deleted]] = {}
+    waits: list[tuple[Deleted, Leadership]] = []
     for (topic, index), offset in asked.items():
         answer = Deleted(partition_index=index, low_watermark=-1)
         topics.setdefault(topic, []).append(answer)
@@ -163,6 +181,11 @@ async def delete_records(request: DeleteRecordsRequest, ctx: Context) -> DeleteR
             answer.low_watermark = ctx.replicas.delete_records(topic, index, offset)
         except KafkaError as error:
             answer.error_code = error.code
+        else:
+            leadership = ctx.replicas.find(topic, index).leadership
+            if leadership is not None:
+                waits.append((answer, leadership))
+    await _deleted_everywhere(waits, request.timeout_ms / 1000)
     return DeleteRecordsResponse(
         topics=[DeleteRecordsResponse.Topic(name=name, partitions=answers) for name, answers in topics.items()]
     )
