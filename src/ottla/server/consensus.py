@@ -82,7 +82,7 @@ class Consensus:
         self._timing = _timing(config)
         self.replica = Replica(
             *(me, store.cluster_id, store, loaded.history, loaded.state, world.random, self.now_ms()),
-            *(self._timing, _bootstrap(config)),
+            *(self._timing, _bootstrap(config), store.is_sound),
             joins="controller" in config["process.roles"] and config["controller.quorum.auto.join.enable"],
         )
         self._asking: dict[tuple[str, str, int], asyncio.Task[None]] = {}

@@ -81,7 +81,11 @@ class MetadataStore:
         # The newest snapshot; -1 before the first.
         self.snapshot_end = -1
         self._snapshots: list[SnapshotId] = []
+        # A snapshot that we copy from the leader, and one that somebody copies from us.
         self._incoming = bytearray()
+        self._outgoing: tuple[SnapshotId, bytes] | None = None
+        # Whether everything that was synced once is still readable.
+        self.is_sound = True
         self.bytes_since_snapshot = 0
         self.last_timestamp = 0
 
@@ -145,6 +149,7 @@ class MetadataStore:
         self._snapshots = self._found_snapshots()
         # What a snapshot holds was committed, hence synced: there is no torn tail below it, whatever else there may be.
         self.log.load(clean=False, recovery_point=max(self._snapshots, default=NOTHING).end_offset)
+        self.is_sound = self.log.corrupt_batches == 0
         self._load_snapshot(loaded)
         if self.log.end_offset < loaded.image.offset + 1:
             # The snapshot reaches further than the log: whatever the log had is in it.
@@ -278,8 +283,14 @@ class MetadataStore:
         """The one that only the format made is not for others: the first leader writes all of it into the log."""
         return wanted in self._snapshots and wanted != NOTHING
 
-    async def snapshot_bytes(self, wanted: SnapshotId) -> bytes:
-        return await self._disk.away(self._disk.read, f"{self.path}/{wanted.file_name}")
+    async def snapshot_bytes(self, wanted: SnapshotId, position: int, bytes_max: int) -> tuple[int, bytes]:
+        """How large it is, and some of it. It stays in memory until its last bytes are asked for."""
+        if self._outgoing is None or self._outgoing[0] != wanted:
+            self._outgoing = wanted, await self._disk.away(self._disk.read, f"{self.path}/{wanted.file_name}")
+        data = self._outgoing[1]
+        if position + bytes_max >= len(data):
+            self._outgoing = None
+        return len(data), data[position : position + bytes_max] if position >= 0 else b""
 
     # --- writing
 
@@ -377,10 +388,13 @@ class MetadataStore:
 
     async def trim(self) -> None:
         """Old snapshots go when they are too many bytes or too old, and the log before the oldest that stays."""
-        kept = self._snapshots
+        kept = list(self._snapshots)
         sizes = {found: self._disk.size(f"{self.path}/{found.file_name}") for found in kept}
         while len(kept) > 1 and await self._is_over(kept[0], sum(sizes[found] for found in kept)):
             gone = kept.pop(0)
+            self._snapshots = [
+                each for each in self._snapshots if each != gone
+            ]  # nobody is sent to look for it any more
             await self._disk.away(self._disk.remove, f"{self.path}/{gone.file_name}")
         keep_from = max(min(kept[0].end_offset, self.log.synced_end), self.log.start_offset)
         self.log.delete_records(keep_from, self.log.synced_end)

@@ -173,11 +173,10 @@ async def _bring(request: FetchSnapshotRequest, consensus: Consensus, answer: Pi
     wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
     if not consensus.store.has_snapshot(wanted):
         return Error.SNAPSHOT_NOT_FOUND
-    data = await consensus.store.snapshot_bytes(wanted)
-    if not 0 <= asked.position < len(data):
+    size, data = await consensus.store.snapshot_bytes(wanted, asked.position, max(request.max_bytes, 1))
+    if not data:
         return Error.POSITION_OUT_OF_RANGE
-    answer.size, answer.position = len(data), asked.position
-    answer.unaligned_records = data[asked.position : asked.position + max(request.max_bytes, 1)]
+    answer.size, answer.position, answer.unaligned_records = size, asked.position, data
     consensus.replica.snapshot_served(request, consensus.now_ms())
     consensus.step()
     return Error.NONE
