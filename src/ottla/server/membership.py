@@ -23,7 +23,7 @@ from ottla.client.connection import check
 from ottla.metadata import controller
 from ottla.metadata.controller import Registration
 from ottla.metadata.features import SERVED
-from ottla.metadata.image import Endpoint
+from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.replication.replicas import Places
 from ottla.server.quorum import endpoint
 from ottla.wire.errors import Error, KafkaError
@@ -69,7 +69,9 @@ class Membership:
         self._enrolling: asyncio.Task[None] | None = None
         self._ids = range(0)
         self._refill: asyncio.Task[None] | None = None
+        self._others_wait = False
         node.quorum.when_voters_change(self._has_company)
+        node.quorum.listen(self._follow)
 
     # --- coming
 
@@ -170,6 +172,12 @@ class Membership:
 
     # --- staying
 
+    async def _follow(self, old: Image, new: Image, delta: Delta) -> None:
+        """Who stops has to wait until all others have read that it leads nothing any more: it should not wait for long."""
+        self._others_wait = any(broker.in_controlled_shutdown and not broker.fenced for broker in new.brokers.values())
+        if self._others_wait:
+            self._news.set()
+
     async def _beat(self) -> None:
         """Tell the controller that we live, in the rhythm of the settings, or faster while we want something of it."""
         interval_s = self._config["broker.heartbeat.interval.ms"] / 1000
@@ -208,7 +216,7 @@ class Membership:
     def _is_waiting(self) -> bool:
         if self._wants_to_go:
             return not self._answer.should_shut_down
-        return self._wants_to_serve and self._answer.is_fenced
+        return self._others_wait or (self._wants_to_serve and self._answer.is_fenced)
 
     # --- going
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.metadata import periodic
+from ottla.metadata.controller import Decision
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.cluster import ApiVersionsRequest
 
@@ -35,12 +37,13 @@ class Watch:
         self._heard_on: dict[int, ControllerConnection] = {}
         self._adrift: set[int] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._balanced_s = 0.0
+        # When each of the things was done that are done from time to time.
+        self._done_s: dict[str, float] = {}
         node.quorum.when_leading(self._begin)
 
     def _begin(self) -> None:
         """Whoever led before may have gone together with its broker, and nobody here would have noticed: knock everywhere."""
-        self._balanced_s = self._node.loop.time()
+        self._done_s.clear()
         if self._watching is None:
             self._watching = self._node.spawn(self._watch())
         for broker in self._node.controller.written.brokers.values():
@@ -85,7 +88,7 @@ class Watch:
             return
         log.warning("broker %d is gone: its connection was lost and nobody listens where it was", broker_id)
         self._sessions.suspect(broker_id)
-        self._fence_overdue()
+        self._fence_overdue_if_leading()
 
     # --- from time to time
 
@@ -93,13 +96,16 @@ class Watch:
         try:
             while self._node.controller.is_active:
                 await asyncio.sleep(self._sessions.look_every_ms / 1000)
-                try:
-                    self._fence_overdue()
-                    self._balance()
-                except KafkaError as error:  # no controller any more, or the disk is full: next time
-                    log.info("the controller could not look after the brokers: %s", error)
+                self._fence_overdue_if_leading()
+                await self._elect_if_due()
         finally:
             self._watching = None
+
+    def _fence_overdue_if_leading(self) -> None:
+        try:
+            self._fence_overdue()
+        except KafkaError as error:  # no controller any more, or the disk is full: next time
+            log.info("the controller could not look after the brokers: %s", error)
 
     def _fence_overdue(self) -> None:
         active, rules = self._node.controller, self._node.controller.rules
@@ -110,16 +116,26 @@ class Watch:
             if fenced:
                 log.warning("broker %d is fenced: nothing was heard of it", broker_id)
 
-    def _balance(self) -> None:
+    async def _elect_if_due(self) -> None:
         """Give leaderships back to those who come first, and let somebody lead where the topic prefers that to nobody."""
-        config, active, now_s = self._node.config, self._node.controller, self._node.loop.time()
-        if now_s - self._balanced_s < config["leader.imbalance.check.interval.seconds"]:
-            return
-        self._balanced_s = now_s
-        rules = active.rules
-        steps = [periodic.elect_uncleanly]
-        if config["auto.leader.rebalance.enable"]:
-            steps.append(periodic.return_leaderships)
-        for step in steps:
-            while active.decide(partial(step, rules=rules)):
-                pass
+        config = self._node.config
+        if config["auto.leader.rebalance.enable"] and self._is_due("leader.imbalance.check.interval.seconds", 1):
+            await self._elect(periodic.return_leaderships)
+        if self._is_due("unclean.leader.election.interval.ms", 1000):
+            await self._elect(periodic.elect_uncleanly)
+
+    def _is_due(self, setting: str, per_second: int) -> bool:
+        now_s = self._node.loop.time()
+        if now_s - self._done_s.setdefault(setting, now_s) < self._node.config[setting] / per_second:
+            return False
+        self._done_s[setting] = now_s
+        return True
+
+    async def _elect(self, step: Callable[..., Decision[bool]]) -> None:
+        """A step may leave some for the next one."""
+        active = self._node.controller
+        try:
+            while active.decide(partial(step, rules=active.rules)):
+                await asyncio.sleep(0)
+        except KafkaError as error:
+            log.info("the controller could not elect leaders: %s", error)

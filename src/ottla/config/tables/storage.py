@@ -111,7 +111,7 @@ min.insync.replicas                           int     1        >=1 cluster
     With acks=all, a write is refused when fewer copies are in sync.
 unclean.leader.election.enable                boolean false    -   cluster
     Whether a copy that lags may lead when no other is left; data can be lost.
-unclean.leader.election.interval.ms           long    300000   >=1 internal inert
+unclean.leader.election.interval.ms           long    300000   >=1 internal
     How often that is tried.
 auto.leader.rebalance.enable                  boolean true     -
     Whether leadership returns to the preferred copy by itself.
