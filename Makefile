@@ -25,7 +25,7 @@ search: $(VENV)/.test
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m "not slow" $$(grep -rl "from hypothesis" tests --include="test_*.py")
 
 # A cluster in one process, through many seeds. One that fails is shrunk, and the command that plays it again is printed.
-FIRST ?= 1000000
+FIRST ?= $(shell date +%s)
 SEEDS ?= 2000
 simulate: $(VENV)/.test
 	cd tests && ../$(BIN)/python -m sim.simulate $(FIRST) $(SEEDS)

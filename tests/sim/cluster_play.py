@@ -22,6 +22,7 @@ import functools
 import random
 import sys
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from ottla.client.admin import Admin
 from ottla.client.cluster import LATEST, Cluster, TopicPartition
@@ -44,6 +45,8 @@ PATIENCE_S = 150.0
 LOOK_EVERY_S = 0.03
 # After the last fault: a start, an election, a session that runs out, catching up.
 WHOLE_WITHIN_S = 20.0
+# A request whose answer never comes is given up after 30 s, then it is tried again.
+ENDED_WITHIN_S = 45.0
 TOPICS = {"safe": 2, "shared": 4}
 WHERES = [TopicPartition(topic, index) for topic, count in TOPICS.items() for index in range(count)]
 GROUPS = {"classic": ("classic", "classic"), "consumer": ("consumer", "consumer")}
@@ -135,19 +138,27 @@ class Play:
         healed = loop.time()
         await self.until(lambda: self.watch.not_whole() is None, WHOLE_WITHIN_S, "not-settled")
         self.story.figures["ms until whole"] = round((loop.time() - healed) * 1000)
-        for task in clients:
-            await task
+        if not await self.ended(*clients):
+            return self.told()
         await self.leave(seats)
         await self.cluster.client("judge", self.final_sends())
         await self.until(lambda: self.watch.not_whole() is None, WHOLE_WITHIN_S, "not-settled")
         await self.cluster.client("judge", self.final_reads())
         self.finished = True
-        await reader
+        if not await self.ended(reader):
+            return self.told()
         await self.cluster.client("judge", self.close_books())
         for task in background:
             task.cancel()
         self.watch.look_from_the_beginning()
         return self.told()
+
+    async def ended(self, *tasks: asyncio.Task[Any]) -> bool:
+        """In a cluster that is whole, clients get through with what they have begun."""
+        await self.until(lambda: all(task.done() for task in tasks), ENDED_WITHIN_S, "clients-stuck")
+        for task in [task for task in tasks if task.done()]:
+            await task
+        return all(task.done() for task in tasks)
 
     def told(self) -> Story:
         story, history = self.story, self.history

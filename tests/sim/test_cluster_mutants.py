@@ -1,0 +1,43 @@
+"""Mistakes planted into a simulated cluster, each with a seed that shows it; what the simulation once found; and more seeds,
+because this file has a core of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster_mutants import KNOWN, MUTANTS
+from sim.cluster_play import play, prepared
+from sim.cluster_seeds import NAMED
+from sim.many_seeds import caught, quiet
+from sim.test_cluster_faults import SEEDS, played
+
+__all__ = ["quiet"]
+
+MORE = range(SEEDS.stop, SEEDS.stop + 90)
+
+
+@pytest.mark.timeout(1200)
+def test_promises_of_a_cluster_are_kept_by_others_too(capsys: pytest.CaptureFixture[str]) -> None:
+    played(MORE, capsys)
+
+
+@pytest.mark.parametrize("finding", NAMED)
+def test_what_was_found_once_stays_found(finding: str) -> None:
+    seed, rounds = NAMED[finding]
+    assert play(seed, rounds).anomalies == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", KNOWN)
+def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness that catches none proves nothing. `make mutants` looks for them without being told where."""
+    seed, rounds, kinds = KNOWN[name]
+    for is_synced in (False, True):
+        prepared(is_synced)  # by nodes that make no mistakes
+    MUTANTS[name](monkeypatch)
+    assert caught(lambda seed, rounds: play(seed, rounds, kinds=kinds), seed, rounds), f"{name} went unnoticed"
+
+
+def test_each_planted_mistake_has_a_seed() -> None:
+    assert set(KNOWN) == set(MUTANTS)
+    assert len(MUTANTS) >= 20
