@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from cluster.conftest import StartCluster
+from cluster.conftest import KIND, StartCluster
+from cluster.loads import Writer
 from cluster.nodes import DYNAMIC, STATIC, Cluster, eventually
 from operations.speaking import Line
 from ottla.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -74,3 +77,23 @@ def test_without_a_majority_nothing_is_decided(three: Cluster) -> None:
         three.members[n].launch()
     three.wait_ready()
     three.create("together", 1)
+
+
+@pytest.mark.parametrize("quorum", [DYNAMIC, STATIC])
+def test_roles_apart(tmp_path: Path, quorum: str) -> None:
+    """KRF-06, KRF-07, KRF-17: a controller that is no broker, and brokers that only read the metadata."""
+    roles = {1: "controller", 2: "broker", 3: "broker"}
+    with Cluster(tmp_path, quorum=quorum, roles=roles, kinds=dict.fromkeys(roles, KIND)) as nodes:
+        nodes.start()
+        nodes.create("apart", 2, copies=2)
+        state = nodes.quorum_state()
+        assert [int(voter.replica_id) for voter in state.current_voters] == [1]
+        assert sorted(int(observer.replica_id) for observer in state.observers) == [2, 3]
+        with Writer(nodes.bootstrap, "apart", 2) as writer:
+            writer.wait_for(20)
+            nodes.members[1].kill()
+            writer.wait_for(20)  # brokers go on with what they know
+            nodes.members[1].start()
+            nodes.create("later", 1, copies=2)
+            writer.finish()
+        writer.check(nodes.bootstrap)
