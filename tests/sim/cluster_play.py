@@ -119,7 +119,16 @@ class Play:
         self.keeper = Keeper(self)
 
     async def run(self, loop: SimLoop) -> Story:
+        """To the end, or until it is known that this ends badly."""
         self.begin(loop, prepared(self.is_synced))
+        self.alarm: asyncio.Future[None] = loop.create_future()
+        acting = loop.create_task(self.act(loop))
+        await asyncio.wait([acting, self.alarm], return_when=asyncio.FIRST_COMPLETED)
+        if acting.done():
+            await acting
+        return self.told()
+
+    async def act(self, loop: SimLoop) -> None:
         for where in WHERES:
             self.history.open(where, durable=True)
         background = [loop.create_task(self.keeper.run()), loop.create_task(self.keep_looking())]
@@ -139,19 +148,18 @@ class Play:
         await self.until(lambda: self.watch.not_whole() is None, WHOLE_WITHIN_S, "not-settled")
         self.story.figures["ms until whole"] = round((loop.time() - healed) * 1000)
         if not await self.ended(*clients):
-            return self.told()
+            return
         await self.leave(seats)
         await self.cluster.client("judge", self.final_sends())
         await self.until(lambda: self.watch.not_whole() is None, WHOLE_WITHIN_S, "not-settled")
         await self.cluster.client("judge", self.final_reads())
         self.finished = True
         if not await self.ended(reader):
-            return self.told()
+            return
         await self.cluster.client("judge", self.close_books())
         for task in background:
             task.cancel()
         self.watch.look_from_the_beginning()
-        return self.told()
 
     async def ended(self, *tasks: asyncio.Task[Any]) -> bool:
         """In a cluster that is whole, clients get through with what they have begun."""
@@ -183,6 +191,8 @@ class Play:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.watch.look()
+            if (self.watch.found or self.history.other) and not self.alarm.done():
+                self.alarm.set_result(None)
 
     def note_ready(self, machine: Machine) -> None:
         self.story.restarts += 1
