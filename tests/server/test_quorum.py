@@ -338,3 +338,30 @@ async def test_a_listener_that_fails_is_the_end_of_the_node(tmp_path: Path) -> N
             await answer
     assert [str(error) for error in node.fatal] == ["cannot follow"]
     node.kill()
+
+
+@on_loop
+async def test_pictures_that_are_committed_while_the_first_is_shown_wait_for_it(tmp_path: Path) -> None:
+    """Whoever opens logs for the first picture must not be shown the next one meanwhile, nor the first one last."""
+    node = Running(tmp_path)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    order: list[tuple[str, int]] = []
+
+    async def slowly(old: Image, new: Image, delta: Delta) -> None:
+        order.append(("begins", new.offset))
+        begun.set()
+        await go_on.wait()
+        order.append(("ends", new.offset))
+
+    node.quorum.listen(slowly)
+    starting = asyncio.ensure_future(node.start())
+    await begun.wait()
+    created = node.controller.propose(create("t"))
+    await node.quorum.committed_end.reaches(node.quorum.store.end_offset)
+    await asyncio.sleep(0.01)
+    go_on.set()
+    await asyncio.gather(starting, created)
+    offsets = [offset for _, offset in order]
+    assert [what for what, _ in order] == ["begins", "ends"] * (len(order) // 2) and offsets == sorted(offsets)
+    assert node.quorum.image.topic("t") is not None
+    await node.stop()

@@ -94,6 +94,8 @@ class Quorum:
         self._waiting: deque[Waiting] = deque()
         self._to_show: deque[Waiting] = deque()
         self._is_showing = False
+        # The first picture takes longest, because it opens all logs; those that come meanwhile wait for it.
+        self._one_picture = asyncio.Lock()
         # The picture that everything committed makes, and the newest one that is not inside a metadata transaction.
         self._replayed = self._committed = Image()
         self._catching_up: asyncio.Task[None] | None = None
@@ -284,7 +286,9 @@ class Quorum:
 
     async def _show(self, image: Image, delta: Delta) -> None:
         """Nobody is shown the inside of a metadata transaction."""
-        if not image.in_transaction:
+        if image.in_transaction:
+            return
+        async with self._one_picture:
             for follow in self._follow:
                 await follow(self.image, image, delta)
             self.image = image
