@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.coordination import classic_group, classic_rebalance, commits, consumer, consumer_replay
 from ottla.coordination.groups import Groups
-from ottla.coordination.machine import NO_PRODUCER, Alarm, Decision, Later, Moment, Packed, Timers
+from ottla.coordination.machine import NO_PRODUCER, Decision, Later, Moment, Packed, Timers
 from ottla.coordination.records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
@@ -77,22 +77,11 @@ class GroupCoordinator:
 
     def ring(self, moment: Moment) -> list[Later]:
         """The alarms that are due, each to be decided when the one before it was carried out."""
-        due = self.state.timers.take_due(moment.elapsed_ms)
-        return [lambda alarm=alarm: self._answered(alarm, moment) for alarm in due]  # type: ignore[misc]
-
-    def _answered(self, alarm: Alarm, moment: Moment) -> Decision[Any]:
-        """What cannot be written now, for want of replicas say, is decided again later: nobody else would ever throw out a
-        member that is gone. If it was heard of meanwhile, its alarm is put off anyway."""
-        kind, group_id, member_id = alarm
-        decision = ALARMS[kind](self.state, group_id, member_id, moment)
-        if decision.records and decision.refused is None:
-            decision.refused = lambda _error: self._put_off(alarm, moment)
-        return decision
-
-    def _put_off(self, alarm: Alarm, moment: Moment) -> Decision[Any]:
-        if alarm not in self.state.timers:
-            self.state.timers.set(alarm, moment.elapsed_ms + commits.UNWRITTEN_PAUSE_MS)
-        return Decision()
+        groups = self.state
+        return [
+            lambda kind=kind, group=group, member=member: ALARMS[kind](groups, group, member, moment)  # type: ignore[misc]
+            for kind, group, member in groups.timers.take_due(moment.elapsed_ms)
+        ]
 
     def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""
