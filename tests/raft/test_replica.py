@@ -217,6 +217,28 @@ def test_a_wiped_node_does_not_vote_under_its_old_id() -> None:
     assert leader_role.replicas[gone.me.key].end < end, "its word does not count for the voter that is gone"
 
 
+def test_a_wiped_voter_without_directory_id_votes_for_nobody_who_has_a_history_until_it_has_caught_up() -> None:
+    """Under kraft.version 0 nothing else tells it from the voter that it was: what it had acknowledged is gone."""
+    assembly, leader = settled(dynamic=False)
+    wiped, behind = others(assembly, leader)
+    behind.crash()
+    end = assembly.propose("on two of three")
+    assembly.run_until(lambda: assembly.everybody_has(end, leader.id, wiped.id))
+    wiped.crash()
+    leader.crash()
+    again = Peer(wiped.id, assembly)
+    assembly.peers[wiped.id] = again
+    again.start()
+    behind.start()
+    assembly.run(20_000)
+    assert assembly.leader is None, "together they would lose what was committed"
+    leader.start()
+    assembly.elect()
+    end = assembly.propose("after")
+    assembly.run_until(lambda: assembly.everybody_has(end))
+    assert not assembly.replica(wiped.id).member.is_blank
+
+
 def test_who_led_an_epoch_never_leads_it_again() -> None:
     assembly, leader = settled()
     epoch = assembly.replica(leader.id).epoch

@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.raft import leading, partition
 from ottla.raft.connections import NEVER, Send
-from ottla.raft.member import Member
+from ottla.raft.member import NOTHING, Member
 from ottla.raft.quorum import NOBODY, Address, Key
 from ottla.raft.roles import (
     Ballots,
@@ -59,6 +59,7 @@ def _go_on(member: Member, now_ms: float) -> None:
     if isinstance(role, Prospective) and role.ballots.is_won:
         ballots = Ballots(member.voters.ids, member.me.id)
         role = Candidate(member.election_deadline(now_ms), ballots, member.key)
+        member.is_blank = False
         member.become(role, member.epoch + 1)
     if isinstance(role, Candidate) and role.ballots.is_won:
         leading.lead(member, role.ballots.granting, now_ms)
@@ -174,7 +175,8 @@ def _judge(member: Member, request: VoteRequest, asked: Any, now_ms: float) -> t
     if not _is_meant(member, request.voter_id, asked.voter_directory_id):
         return Error.INVALID_VOTER_KEY, False
     candidate = Key(asked.replica_id, asked.replica_directory_id)
-    is_up_to_date = (asked.last_offset_epoch, asked.last_offset) >= member.last
+    last = (asked.last_offset_epoch, asked.last_offset)
+    is_up_to_date = last >= member.last and (last == NOTHING or not member.is_blank)
     if not member.may_judge or not grants(member.role, candidate, is_up_to_date, asked.pre_vote):
         return Error.NONE, False
     if not asked.pre_vote:
@@ -186,6 +188,7 @@ def _give_vote(member: Member, role: Role, candidate: Key, now_ms: float) -> Non
     """Whom we vote for has at least as good a chance as we: it gets the time of a whole election."""
     if isinstance(role, Unattached | Prospective) and role.voted is None:
         role.voted = candidate
+        member.is_blank = False
         role.deadline_ms = member.election_deadline(now_ms) if isinstance(role, Unattached) else role.deadline_ms
         member.promise()
 

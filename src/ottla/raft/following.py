@@ -157,7 +157,7 @@ def learn_watermark(member: Member) -> None:
         return
     member.rise(min(member.journal.end_offset, member.leader_watermark))
     if member.journal.synced_end >= member.leader_watermark:
-        member.is_sound = True
+        member.is_sound, member.is_blank = True, False
 
 
 def snapshot_answered(member: Member, send: Send, answer: Any, now_ms: float) -> bool:

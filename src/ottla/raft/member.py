@@ -19,6 +19,9 @@ from ottla.raft.snapshots import SnapshotId
 from ottla.wire.errors import Error
 from ottla.wire.schema import ZERO_UUID, Message
 
+# The last epoch and the end of an empty log.
+NOTHING = (0, 0)
+
 
 class Chance(Protocol):
     """Where jitter comes from; it is handed in."""
@@ -129,6 +132,9 @@ class Member:
         self.leader_watermark = -1
         # A log that lost something it once had synced must neither stand nor vote until it has caught up again.
         self.is_sound = is_sound
+        # A voter without directory id (kraft.version 0) that remembers nothing is either new or was wiped. It votes only
+        # for one that has nothing either, until it has caught up or has taken part in an election.
+        self.is_blank = False
         # A part of a Ready changes the log; until that is done there is nothing to ask for.
         self.is_changing_log = False
         self._rng = rng

@@ -37,7 +37,7 @@ from ottla.raft import elections, following, leading, partition, reconfiguring
 from ottla.raft.connections import NEVER, Send
 from ottla.raft.history import History
 from ottla.raft.leading import Verdict
-from ottla.raft.member import Chance, Journal, Lost, Member, Ready, SnapshotPart, Timing
+from ottla.raft.member import NOTHING, Chance, Journal, Lost, Member, Ready, SnapshotPart, Timing
 from ottla.raft.quorum import NOBODY, Address, Key, QuorumState, Voter, VoterSet
 from ottla.raft.roles import (
     Candidate,
@@ -111,6 +111,7 @@ class Replica:
         """Take up what was promised before the start."""
         member = self.member
         member.epoch, member.promised = promise.epoch, promise
+        member.is_blank = promise == QuorumState() and member.last == NOTHING and member.history.kraft_version == 0
         voted = None if promise.voted == NOBODY else Key(promise.voted, promise.voted_directory)
         deadline = now_ms if member.is_only_voter else member.election_deadline(now_ms)
         addresses = member.addresses_of(promise.leader)
