@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -457,5 +458,48 @@ def test_a_controller_joins_by_itself_also_after_its_disk_was_wiped() -> None:
             return now is not None and now != before
 
         await house.until(is_another)
+
+    play(scene)
+
+
+def test_a_vote_that_could_not_be_written_down_is_not_given() -> None:
+    """TRAP-34: after the next start nobody would know of it, and another candidate of the epoch could have it as well."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        leader = await house.elected()
+        name = house.rest()[0]
+        node = house.node(name)
+        store, epoch = node.quorum.store, node.quorum.epoch
+
+        def fails(*args: Any) -> None:
+            raise OSError(errno.EIO, "the disk is gone")
+
+        store.write_state = fails  # type: ignore[method-assign]
+        me, other = (house.node(each).quorum.consensus.replica.member.key for each in (name, leader))
+        last = node.quorum.consensus.replica.member.last
+        request = partition.vote(store.cluster_id, epoch + 1, other, me, last, False)
+        answer = await house.ask(name, request)
+        assert answer.error_code or not answer.topics[0].partitions[0].vote_granted
+
+    play(scene)
+
+
+def test_who_has_left_the_quorum_votes_no_more() -> None:
+    """TRAP-34: a node that stops writes nothing down any more, and its door is open for a moment longer."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        leader = await house.elected()
+        name = house.rest()[0]
+        node = house.node(name)
+        store, epoch = node.quorum.store, node.quorum.epoch
+        await node.quorum.consensus.stop()
+        promised = node.world.disk.read(f"{store.path}/quorum-state")
+        me, other = (house.node(each).quorum.consensus.replica.member.key for each in (name, leader))
+        last = node.quorum.consensus.replica.member.last
+        answer = await house.ask(name, partition.vote(store.cluster_id, epoch + 1, other, me, last, False))
+        assert answer.error_code or not answer.topics[0].partitions[0].vote_granted
+        assert node.world.disk.read(f"{store.path}/quorum-state") == promised
 
     play(scene)

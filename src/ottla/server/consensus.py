@@ -117,6 +117,13 @@ class Consensus:
             self._is_stepping = False
         self._arm()
 
+    def step_before_answer(self) -> None:
+        """What a request made us promise must be on disk before it is answered. A node that can write nothing down any
+        more, because it stops or its disk failed, gives no answer: its successor would not know of it."""
+        self.step()
+        if self._is_over:
+            raise KafkaError(Error.BROKER_NOT_AVAILABLE, "this node takes no part in the quorum any more")
+
     def _do(self, ready: Ready) -> None:
         replica, store = self.replica, self.store
         if ready.promise is not None:

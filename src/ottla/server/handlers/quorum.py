@@ -4,7 +4,7 @@ Vote, BeginQuorumEpoch, EndQuorumEpoch and UpdateRaftVoter are answered by the r
 metadata log: it waits, up to its limit, until there is something beyond its offset or the watermark has risen (version 18
 tells the one the follower knows, KIP-1166). FetchSnapshot brings bytes of a snapshot from a position on.
 
-Whatever the replica promised while it was asked is on disk before the answer goes out: `step` writes it.
+Whatever the replica promised while it was asked is on disk before the answer goes out: `step_before_answer` sees to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _consensus(ctx: Context) -> Consensus:
 async def vote(request: VoteRequest, ctx: Context) -> VoteResponse:
     consensus = _consensus(ctx)
     answer = consensus.replica.vote(request, consensus.now_ms(), ctx.listener)
-    consensus.step()
+    consensus.step_before_answer()
     return answer
 
 
@@ -56,7 +56,7 @@ async def vote(request: VoteRequest, ctx: Context) -> VoteResponse:
 async def begin_quorum_epoch(request: BeginQuorumEpochRequest, ctx: Context) -> BeginQuorumEpochResponse:
     consensus = _consensus(ctx)
     answer = consensus.replica.begin_epoch(request, consensus.now_ms(), ctx.listener)
-    consensus.step()
+    consensus.step_before_answer()
     return answer
 
 
@@ -64,7 +64,7 @@ async def begin_quorum_epoch(request: BeginQuorumEpochRequest, ctx: Context) -> 
 async def end_quorum_epoch(request: EndQuorumEpochRequest, ctx: Context) -> EndQuorumEpochResponse:
     consensus = _consensus(ctx)
     answer = consensus.replica.end_epoch(request, consensus.now_ms(), ctx.listener)
-    consensus.step()
+    consensus.step_before_answer()
     return answer
 
 
@@ -96,7 +96,7 @@ async def fetch_metadata(request: FetchRequest, ctx: Context) -> FetchResponse:
 def _judge(request: FetchRequest, consensus: Consensus) -> Verdict:
     """The offset in a Fetch is an acknowledgement, and may commit something."""
     verdict = consensus.replica.fetch(request, consensus.now_ms())
-    consensus.step()
+    consensus.step_before_answer()
     return verdict
 
 
@@ -178,7 +178,7 @@ async def _bring(request: FetchSnapshotRequest, consensus: Consensus, answer: Pi
         return Error.POSITION_OUT_OF_RANGE
     answer.size, answer.position, answer.unaligned_records = size, asked.position, data
     consensus.replica.snapshot_served(request, consensus.now_ms())
-    consensus.step()
+    consensus.step_before_answer()
     return Error.NONE
 
 
@@ -192,7 +192,7 @@ async def update_raft_voter(request: UpdateRaftVoterRequest, ctx: Context) -> Up
         _update(request, consensus)
     except KafkaError as error:
         return _moved(error.error, consensus.replica, ctx.listener)
-    consensus.step()
+    consensus.step_before_answer()
     return _moved(Error.NONE, consensus.replica, ctx.listener)
 
 
