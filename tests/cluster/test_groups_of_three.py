@@ -128,7 +128,7 @@ def reading(three: Cluster, jvm: Callable[[], Jvm], request: pytest.FixtureReque
 
 
 def test_groups_outlive_their_coordinator(reading: Callable[..., Reading], three: Cluster) -> None:
-    """REP-14, GRP-02, OFF-02, OPS-04: the broker of one group is killed; both kinds of groups go on where they were."""
+    """REP-12, OFF-02, OPS-04: the broker of one group is killed; both kinds of groups go on where they were."""
     groups = reading(("confluent", "classic"), ("confluent", "consumer"))
     groups.write(10)
     before, owned = groups.coordinators(), groups.owned()
@@ -149,7 +149,7 @@ def test_groups_outlive_their_coordinator(reading: Callable[..., Reading], three
 @pytest.mark.slow
 @pytest.mark.apache
 def test_every_broker_is_killed_under_every_library(reading: Callable[..., Reading], three: Cluster) -> None:
-    """REP-14, CLI-08: two members of each library and protocol; each broker in turn is killed and comes back."""
+    """REP-12, OFF-02: two members of each library and protocol; each broker in turn is killed and comes back."""
     groups = reading(
         *((client, "classic") for client in ("confluent", "kafka-python", "aiokafka", "java")),
         *((client, "consumer") for client in ("confluent", "java")),

@@ -36,7 +36,7 @@ def committed_values(nodes: Cluster, topic: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("kind", [Confluent, KafkaPython, Aiokafka], ids=lambda kind: kind.name)
 def test_partitions_of_many_leaders_end_together(three: Cluster, kind: type[Library]) -> None:
-    """TXN-03, TXN-04, TXN-10: three coordinators, six partitions that three brokers lead, offsets of as many groups."""
+    """TXN-03, TXN-04, TXN-05, TXN-07: three coordinators, six partitions of three leaders, offsets of six groups."""
     library = kind()
     for generation in GENERATIONS if kind is Confluent else (2,):
         set_generation(three, generation)
@@ -99,7 +99,7 @@ def steps(producer: Transactor, topic: str, group: str, number: int) -> dict[str
     ],
 )
 def test_a_broker_is_killed_after_each_step(three: Cluster, victim: str, generation: int) -> None:
-    """TXN-05, TXN-06, REP-14: the coordinator of the transaction, or a leader of one of its partitions. Transactions end as
+    """TXN-03, TXN-07, REP-12: the coordinator of the transaction, or a leader of one of its partitions. Transactions end as
     their producers were told, whole, once and in order."""
     set_generation(three, generation)
     topic = f"step-{victim}-{generation}"

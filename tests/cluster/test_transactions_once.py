@@ -78,7 +78,7 @@ def told(capsys: pytest.CaptureFixture[str], trial: Trial) -> None:
 def test_exactly_once_although_each_broker_is_killed(
     trial: Callable[..., Trial], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """TXN-06, TXN-11, REP-14: whoever leads or coordinates dies. kafka-python 3.0.12 forgets a request whose coordinator it
+    """TXN-06, TXN-11, REP-12: whoever leads or coordinates dies. kafka-python 3.0.12 forgets a request whose coordinator it
     cannot connect to, and waits for its answer for ever: it is only among those of the long test, which ends who hangs."""
     copying = trial(lambda at: [Loop(at, "confluent"), Loop(at, "aiokafka")], per_second=50)
     copying.tend(2)

@@ -139,7 +139,7 @@ async def test_nobody_knows_what_became_of_markers_whose_line_was_lost(tmp_path:
 
 @on_loop
 async def test_a_broker_that_is_thought_dead_is_not_waited_for(tmp_path: Path) -> None:
-    """REP-14: it may be only paused; but others lead what it led, and the markers have to go there."""
+    """TXN-07: it may be only paused; but others lead what it led, and the markers have to go there."""
     async with two(tmp_path) as (_, node), silent() as port:
         node.to_other = Counted(_line(node, port))
         courier = Courier(node, OTHER)
@@ -155,7 +155,7 @@ async def test_a_broker_that_is_thought_dead_is_not_waited_for(tmp_path: Path) -
 async def test_markers_are_tried_again_as_soon_as_another_broker_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TXN-05: and not after the pause."""
+    """TXN-07: and not after the pause."""
     monkeypatch.setattr("ottla.server.markers.AGAIN_S", 3600.0)
     async with two(tmp_path) as (served, _):
         real = served.node
@@ -193,7 +193,7 @@ async def verdicts(node: Any, manner: Manner, *indexes: int, name: str = NAME) -
 
 @on_loop
 async def test_another_broker_adds_partitions_for_us(tmp_path: Path) -> None:
-    """TXN-02, KIP-890: with one question, and what it adds is committed when it answers."""
+    """TXN-07, KIP-890: with one question, and what it adds is committed when it answers."""
     async with two(tmp_path) as (served, node):
         know(served, State.EMPTY)
         given = await verdicts(node, Manner.ADDS, 0, 1)
@@ -207,7 +207,7 @@ async def test_another_broker_adds_partitions_for_us(tmp_path: Path) -> None:
     ("manner", "error"), [(Manner.OLD, Error.INVALID_TXN_STATE), (Manner.ABORTS, Error.TRANSACTION_ABORTABLE)]
 )
 def test_another_broker_knows_what_was_added(tmp_path: Path, manner: Manner, error: Error) -> None:
-    """TXN-02: a partition that the client never added is not entered; nothing is added by asking."""
+    """TXN-07: a partition that the client never added is not entered; nothing is added by asking."""
 
     @on_loop
     async def check() -> None:
@@ -232,7 +232,7 @@ async def test_what_a_coordinator_elsewhere_refuses_is_told_to_the_producer(tmp_
 
 @on_loop
 async def test_a_coordinator_that_does_not_answer_admits_nothing(tmp_path: Path) -> None:
-    """REP-14: the producer is told to come back."""
+    """TXN-07: the producer is told to come back."""
     async with two(tmp_path) as (_, node):
         async with silent() as port:
             pass

@@ -75,14 +75,18 @@ class GroupAdmin:
     ) -> list[GroupListing]:
         """The groups that all brokers coordinate; by default those of consumers only."""
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
-        listings: dict[str, GroupListing] = {}
+        found = await self.cluster.retrying(lambda: self._list_all(request))
+        return sorted(each for each in found if protocols is None or each.protocol in protocols)
+
+    async def _list_all(self, request: ListGroupsRequest) -> list[GroupListing]:
+        """When a broker is gone, others have its groups: all of them are asked again, and only those that are there."""
+        found: dict[str, GroupListing] = {}
         for node_id in sorted(broker.node_id for broker in (await self.cluster.metadata([])).brokers):
-            response = await self.cluster.retrying(lambda node_id=node_id: self._list(node_id, request))  # type: ignore[misc]
-            for found in response.groups:
-                if protocols is None or found.protocol_type in protocols:
-                    listing = GroupListing(found.group_id, found.protocol_type, found.group_state, found.group_type)
-                    listings[found.group_id] = listing
-        return sorted(listings.values())
+            for each in (await self._list(node_id, request)).groups:
+                found[each.group_id] = GroupListing(
+                    each.group_id, each.protocol_type, each.group_state, each.group_type
+                )
+        return list(found.values())
 
     async def _list(self, node_id: int, request: ListGroupsRequest) -> ListGroupsResponse:
         response: ListGroupsResponse = await (await self.cluster.broker(node_id)).request(request)

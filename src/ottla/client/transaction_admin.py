@@ -112,13 +112,15 @@ class TransactionAdmin:
             duration_filter=longer_than_ms,
             transactional_id_pattern=pattern,
         )
+        return await self.cluster.retrying(lambda: self._list_all(request))
+
+    async def _list_all(self, request: ListTransactionsRequest) -> list[TransactionListing]:
+        """When a broker is gone, others have its ids: all of them are asked again, and only those that are there."""
         found: list[TransactionListing] = []
-        cluster = await self.cluster.retrying(lambda: self.cluster.metadata([]))
-        for node_id in sorted(broker.node_id for broker in cluster.brokers):
-            response = await self.cluster.retrying(lambda node_id=node_id: self._list(node_id, request))  # type: ignore[misc]
+        for node_id in sorted(broker.node_id for broker in (await self.cluster.metadata([])).brokers):
             found += [
                 TransactionListing(each.transactional_id, node_id, each.producer_id, each.transaction_state)
-                for each in response.transaction_states
+                for each in (await self._list(node_id, request)).transaction_states
             ]
         return sorted(found)
 
