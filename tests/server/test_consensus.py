@@ -14,8 +14,8 @@ from ottla.log.identity import MetaProperties, write_meta_properties
 from ottla.metadata import controller
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import Image
-from ottla.raft import partition
-from ottla.raft.quorum import Key
+from ottla.raft import partition, snapshots
+from ottla.raft.quorum import Key, VoterSet
 from ottla.raft.snapshots import SnapshotId
 from ottla.server.node import Node
 from ottla.sim.cluster import PORT, Machine, SimCluster
@@ -28,6 +28,7 @@ from ottla.wire.messages.membership import (
     RemoveRaftVoterRequest,
 )
 from ottla.wire.messages.quorum import EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
+from ottla.wire.records import build_control
 
 NAMES = ("n1", "n2", "n3")
 CONTROLLER = PORT + 1
@@ -501,5 +502,28 @@ def test_who_has_left_the_quorum_votes_no_more() -> None:
         answer = await house.ask(name, partition.vote(store.cluster_id, epoch + 1, other, me, last, False))
         assert answer.error_code or not answer.topics[0].partitions[0].vote_granted
         assert node.world.disk.read(f"{store.path}/quorum-state") == promised
+
+    play(scene)
+
+
+def test_voters_in_front_of_a_damaged_batch_count_as_the_rest_of_the_log_does() -> None:
+    """What of an answer is sound is in the log; who votes by it must not depend on the batch behind it."""
+
+    async def scene(house: House) -> None:
+        await house.begin()
+        await house.elected()
+        quorum = house.node(house.rest()[0]).quorum
+        store, replica = quorum.store, quorum.consensus.replica
+        fewer = VoterSet(replica.voters.voters[:2])
+        control = build_control(
+            [snapshots.note(fewer.to_record())], 0, base_offset=store.end_offset, leader_epoch=replica.epoch
+        )
+        behind = bytearray(snapshots.batch_of([b"x"], store.end_offset + 1, replica.epoch, 0))
+        behind[-1] ^= 1
+        before = store.end_offset
+        quorum.consensus._append_copies(bytes(control) + bytes(behind))
+        assert store.end_offset == before + 1 and replica.voters == fewer
+        quorum.consensus._append_copies(snapshots.batch_of([b"x"], store.end_offset, replica.epoch + 1, 0))
+        assert store.end_offset == before + 1
 
     play(scene)

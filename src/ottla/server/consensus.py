@@ -149,11 +149,12 @@ class Consensus:
 
     def _append_copies(self, records: bytes) -> None:
         """What of a damaged answer was sound is in the log; the rest is asked for again."""
+        notes = []
         try:
-            notes = self.store.append_copies(records)
+            for note in self.store.append_copies(records, self.replica.epoch):
+                notes.append(note)
         except KafkaError as error:
             log.warning("the leader's records could not be appended: %s", error)
-            notes = []
         self.replica.appended(notes)
 
     def _tell(self) -> None:

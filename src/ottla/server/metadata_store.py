@@ -318,20 +318,21 @@ class MetadataStore:
         self.last_timestamp = now_ms
         return appended.last_offset
 
-    def append_copies(self, records: bytes) -> list[tuple[int, Message]]:
-        """Append batches that a leader numbered; the control records among them."""
-        now_ms, notes = self._world.now_ms(), []
+    def append_copies(self, records: bytes, epoch_max: int) -> Iterator[tuple[int, Message]]:
+        """Append batches that a leader numbered, telling the control records among them as soon as they are in the log.
+        KafkaError: here something begins that is not sound, or not of this leader's time (TRAP-47)."""
+        now_ms = self._world.now_ms()
         for at, batch in batches(records):
             data = memoryview(records)[at : at + batch.size]
-            if batch.base_offset != self.end_offset or not crc_ok(records, at, batch.size):
+            is_next = batch.base_offset == self.end_offset and batch.leader_epoch <= epoch_max
+            if not is_next or not crc_ok(records, at, batch.size):
                 raise KafkaError(Error.CORRUPT_MESSAGE, f"the batch at offset {batch.base_offset} cannot be appended")
             self.log.append(data, Origin.RAFT, batch.leader_epoch, now_ms)
             self.log.publish()
             self.bytes_since_snapshot += batch.size
             self.last_timestamp = batch.max_timestamp
             if batch.is_control:
-                notes += _notes_of(batch, list(iterate(data)))
-        return notes
+                yield from _notes_of(batch, list(iterate(data)))
 
     async def flush(self) -> None:
         await self.log.flush()
