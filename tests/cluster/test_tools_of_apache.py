@@ -129,6 +129,20 @@ def test_endpoints_and_a_broker_that_is_gone_for_good(operator: Operator) -> Non
     nodes.wait_brokers({1, 2, 3})
 
 
+def test_a_broker_that_lives_is_unregistered(operator: Operator) -> None:
+    """Its process goes on, as a voter; a start registers it anew."""
+    nodes = operator.nodes
+    out = next(n for n in nodes.members if n != nodes.active_controller())
+    operator.run("kafka-cluster", "unregister", "--id", out)
+    nodes.wait_brokers({1, 2, 3} - {out})
+    epoch = nodes.quorum_state().leader_epoch
+    nodes.members[nodes.active_controller()].stop(60)
+    assert nodes.active_controller(), "the two that are left are a majority"
+    assert nodes.quorum_state().leader_epoch > epoch
+    nodes.members[out].stop(60)
+    nodes.mend()
+
+
 def _states(operator: Operator) -> dict[int, str]:
     listed = operator.run("kafka-cluster", "list-endpoints", "--include-fenced-brokers")
     return {int(n): state for n, state in re.findall(rf"(\d) +{HOST} \d+ +\S+ +(\w+) +broker", listed)}

@@ -53,6 +53,12 @@ IDS_S = 5.0
 FAREWELLS_MAX = 2
 FAREWELL_S = 1.0
 
+TOO_NEW = (
+    "the controller refuses this broker: the cluster has agreed on a level of a feature that this release does not serve."
+    " `kafka-features describe` shows the levels; those of share.version and streams.version must be 0"
+    " (`kafka-features downgrade --feature share.version=0 --feature streams.version=0`)"
+)
+
 
 class Membership:
     def __init__(self, node: Node) -> None:
@@ -60,7 +66,7 @@ class Membership:
         self._node = node
         self._config = node.config
         self._incarnation = node.world.random.randbytes(16)
-        self._wants_to_serve = self._wants_to_go = False
+        self._wants_to_serve = self._wants_to_go = self._is_disowned = False
         self._answer = BrokerHeartbeatResponse()
         self._unheard = 0
         self._heard = asyncio.Event()
@@ -139,6 +145,8 @@ class Membership:
                 # The session of the process before this one has not run out yet.
                 await asyncio.sleep(PAUSE_S)
                 continue
+            if answer.error_code == Error.UNSUPPORTED_VERSION.code:
+                raise KafkaError(Error.UNSUPPORTED_VERSION, TOO_NEW)
             check(answer.error_code)
             self.broker_epoch = answer.broker_epoch
         log.info("broker %d is registered with epoch %d", self._config.node_id, self.broker_epoch)
@@ -208,10 +216,19 @@ class Membership:
         )
         answer = await self._node.channel.ask(request, timeout_s=FAREWELL_S if self._wants_to_go else interval_s)
         if answer.error_code == Error.STALE_BROKER_EPOCH.code:
-            self._node.fail(KafkaError(Error.STALE_BROKER_EPOCH, "another process registered as this broker"))
+            self._find_out_why_stale()
         check(answer.error_code)
-        self._answer, self._unheard = answer, 0
+        self._answer, self._unheard, self._is_disowned = answer, 0, False
         self._heard.set()
+
+    def _find_out_why_stale(self) -> None:
+        """Somebody else has our place, or nobody has: then this node goes on, as Apache Kafka's does, for it may vote."""
+        known = self._node.quorum.image.brokers.get(self._config.node_id)
+        if known is None and not self._is_disowned:
+            self._is_disowned = True
+            log.error("broker %d was unregistered: it serves nobody until it is started again", self._config.node_id)
+        if known is not None and known.incarnation != self._incarnation:
+            self._node.fail(KafkaError(Error.STALE_BROKER_EPOCH, "another process registered as this broker"))
 
     def _is_waiting(self) -> bool:
         if self._wants_to_go:
