@@ -32,6 +32,7 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._doors: list[asyncio.Server] = []
         for member in cluster.members.values():
             member.reach, member.controller_reach = free_port(), free_port()
 
@@ -85,7 +86,7 @@ class Network:
             writer.close()
             self._tasks.discard(task)
 
-        await asyncio.start_server(come_in, HOST, outside)
+        self._doors.append(await asyncio.start_server(come_in, HOST, outside))
 
     async def _connect(
         self, member: Member, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -123,6 +124,8 @@ class Network:
         return CLIENT
 
     async def _close(self) -> None:
+        for door in self._doors:
+            door.close()
         self._cut.clear()
         self._changed.set()
         for task in list(self._tasks):

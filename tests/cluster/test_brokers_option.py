@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from cluster.loads import read_all
 from cluster.nodes import eventually
 from harness import HOST, TREE, die_with_parent, free_port
 from operations.speaking import Line
+from ottla.wire.messages.membership import DescribeQuorumRequest, DescribeQuorumResponse
 
 WELCOME = "cluster .* 3 nodes serve"
 
@@ -27,6 +29,7 @@ class Command:
 
     def __init__(self, data: Path, port: int) -> None:
         words = ["serve", "--brokers", "3", "--data", str(data), "--listen", f"{HOST}:{port}"]
+        self.data = data
         self.addresses = [f"{HOST}:{port + step}" for step in (0, 2, 4)]
         self.bootstrap = ",".join(self.addresses)
         self.process = subprocess.Popen(
@@ -80,6 +83,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for command in made:
         command.process.kill()
         command.process.wait()
+        print("".join(command.said))
 
 
 def lives(pid: int) -> bool:
@@ -97,9 +101,18 @@ def write(bootstrap: str, topic: str, *values: str) -> None:
     assert producer.flush(60) == 0 and not problems, problems
 
 
+def voters(command: Command) -> list[int]:
+    """Who votes, if nobody only listens."""
+    part = DescribeQuorumRequest.Topic.Partition()
+    asked = DescribeQuorumRequest.Topic(topic_name="__cluster_metadata", partitions=[part])
+    with Line(command.addresses[0]) as line:
+        answer = line.ask(DescribeQuorumRequest(topics=[asked]), DescribeQuorumResponse, 2).topics[0].partitions[0]
+    return [] if answer.observers else sorted(int(voter.replica_id) for voter in answer.current_voters)
+
+
 def test_one_command_for_three_nodes(start: Start) -> None:
-    """FTM-07, OPS-07, REP-21, REP-25: made, written to, a crashed node started again, stopped, and started again on what is
-    there."""
+    """FTM-07, OPS-07, REP-20, REP-21, REP-25: made, written to, a crashed node started again, stopped, and started again on
+    what is there, without one of the disks."""
     command = start()
     command.wait_for(WELCOME)
     write(command.bootstrap, "first", "one")
@@ -115,9 +128,11 @@ def test_one_command_for_three_nodes(start: Start) -> None:
     write(command.bootstrap, "first", "two")
     assert command.end(signal.SIGINT) == 0
     assert not any(map(lives, pids.values()))
+    shutil.rmtree(command.data / "node-2")
     again = start()
     again.wait_for(WELCOME)
     assert list(read_all(again.bootstrap, "first", 0)) == [b"one", b"two"]
+    eventually(lambda: voters(again) == [1, 2, 3], "the node with the new disk votes again")
     pids = again.children()
     again.process.kill()
     eventually(lambda: not any(map(lives, pids.values())), "the nodes have ended with their supervisor")

@@ -175,6 +175,8 @@ def _settings(wish: Wish, cluster: Cluster, node_id: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": str(copies),
         "share.coordinator.state.topic.min.isr": str(in_sync),
     }
+    if node_id in cluster.controllers:
+        settings["controller.quorum.auto.join.enable"] = "true"  # a node whose disk was wiped votes again by itself
     del settings["ottla.controller.port.fallback"]
     settings |= wish.settings
     if "advertised.listeners" in wish.settings:
@@ -206,7 +208,7 @@ def _stepped(advertised: str, node_id: int) -> str:
 
 def _format(cluster: Cluster, configs: Mapping[int, BrokerConfig], *, with_voters: bool) -> None:
     """Directories that are not formatted yet: with the voters at the very first, and later (another broker, or a disk that
-    was wiped) without, because a node that has lost its memory must not vote as if it had not."""
+    was wiped) without, because a node that has lost its memory must not vote as if it had not: it joins anew."""
     empty = {n: config for n, config in configs.items() if not os.path.exists(f"{config.log_dirs[0]}/meta.properties")}
     if not empty:
         return
