@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
     },
     "testing": {"wire", "world", "config", "log", "metadata", "server"},
-    "sim": {"wire", "world", "config", "log", "metadata", "replication", "client", "server"},
+    "sim": {"wire", "world", "config", "log", "raft", "metadata", "replication", "client", "server"},
     "cli": {
         "wire",
         "world",

@@ -1,7 +1,7 @@
 """Mistakes planted on purpose into a cluster: each breaks one promise, and the simulation has to notice.
 
-`KNOWN` has a seed for each that shows it, the number of faults, and the kinds of faults it was found with; `make test` plays
-these. `make mutants` looks for each of them among many seeds, first with the faults that suit it (`DIRECTED`), then with all.
+`DIRECTED` has the kinds of faults with which each shows soonest, `KNOWN` a seed that shows it then; `make test` plays these.
+`make mutants` looks for each of them among many seeds, first with the faults that suit it, then with all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.metadata import brokers, image, in_sync, leaders
 from ottla.raft import elections, following, leading
 from ottla.raft import quorum as majorities
 from ottla.raft.roles import Unattached
-from ottla.replication.follower import Fetcher, Followed
+from ottla.replication.follower import Fetcher
 from ottla.replication.leadership import Leadership
 from ottla.replication.partition import Partition
 from ottla.server.handlers.fetch import Reading
@@ -104,18 +104,17 @@ def truncation_one_too_few(patch: pytest.MonkeyPatch) -> None:
 @mutant(*ENDS, *CUTS)
 def followers_cut_to_their_watermark(patch: pytest.MonkeyPatch) -> None:
     """As Kafka did before KIP-101: whoever follows anew drops what is above its own watermark."""
-    position = Followed.position
+    once, seen = Fetcher._round, set()
 
-    def forgetful(self: Followed, bytes_max: int) -> Any:
-        partition = self.partition
-        mark = partition.high_watermark.value
-        if self.sent is None and mark < partition.log.end_offset:
-            truncate = partition.log.truncate_to(mark)
-            with pytest.raises(StopIteration):
-                truncate.send(None)
-        return position(self, bytes_max)
+    async def forgetful(self: Fetcher) -> None:
+        for followed in [each for each in self.followed.values() if each not in seen]:
+            seen.add(followed)
+            await followed.partition.cut(
+                min(followed.partition.high_watermark.value, followed.partition.log.end_offset)
+            )
+        await once(self)
 
-    patch.setattr(Followed, "position", forgetful)
+    patch.setattr(Fetcher, "_round", forgetful)
 
 
 @mutant(*CUTS, "kill")
@@ -306,5 +305,5 @@ class _Synced:
         return getattr(self._journal, name)
 
 
-# A seed that shows it, how many faults, of which kinds.
-KNOWN: dict[str, tuple[int, int, Kinds]] = {}
+# A seed that shows it, with the faults that suit it.
+KNOWN: dict[str, int] = {}

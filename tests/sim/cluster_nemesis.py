@@ -102,7 +102,7 @@ class Nemesis:
             "kill_all": 1,
             "power_cut": 3,
             "power_cut_of_all": 2 if self.play.is_synced else 0,
-            "wiped_disk": 1,
+            "wiped_disk": 2,
             "clean_stop": 2,
             "rolling_restart": 1,
             "cut_off": 3,

@@ -7,7 +7,9 @@ record before it is acknowledged. What befalls them is in `cluster_nemesis`; it 
 of it can be left out. `keeper` starts again whatever has ended.
 
 A third of the seeds are *synced*: records are on disk before they are acknowledged, and then the power of all
-machines may go at once. In the others at most one machine at a time has lost what it had not synced.
+machines may go at once. In the others at most one machine at a time has lost what it had not synced. In half of them
+the voters are a setting, in the others they stand in the log, and a machine whose disk was wiped joins them again by
+itself.
 
 Every seed begins with copies of the same disks: those of a cluster that was formed, used a little and stopped.
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import random
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -91,7 +94,7 @@ def play(
 ) -> Story:
     """One history. `only` leaves out all other faults than these; `kinds` draws faults of these kinds only."""
     stage = Play(seed, rounds, only, kinds)
-    prepared(stage.is_synced)
+    prepared(stage.is_synced, stage.is_dynamic)
     return run(seed, stage.run, limit_s=LIMIT_S)
 
 
@@ -104,6 +107,7 @@ class Play:
         chance = random.Random(f"{seed}/topology")
         self.is_synced = chance.random() < 0.33
         self.has_groups, self.has_admin = chance.random() < 0.4, chance.random() < 0.5
+        self.is_dynamic = chance.random() < 0.5
         self.history = History()
         self.registry = Registry()
         self.ledger = Ledger(SESSION_S)
@@ -114,13 +118,13 @@ class Play:
         self.loop = loop
         self.cluster = SimCluster(loop)
         self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
-        self.cluster.form(NAMES, settings(self.is_synced), disks)
+        self.cluster.form(NAMES, settings(self.is_synced), disks, is_dynamic=self.is_dynamic)
         self.watch = Watch(self.cluster)
         self.keeper = Keeper(self)
 
     async def run(self, loop: SimLoop) -> Story:
         """To the end, or until it is known that this ends badly."""
-        self.begin(loop, prepared(self.is_synced))
+        self.begin(loop, prepared(self.is_synced, self.is_dynamic))
         self.alarm: asyncio.Future[None] = loop.create_future()
         acting = loop.create_task(self.act(loop))
         await asyncio.wait([acting, self.alarm], return_when=asyncio.FIRST_COMPLETED)
@@ -261,15 +265,15 @@ class Play:
 
 
 @functools.cache
-def prepared(is_synced: bool) -> Mapping[str, SimDisk]:
+def prepared(is_synced: bool, is_dynamic: bool) -> Mapping[str, SimDisk]:
     """The disks of a cluster that was formed, has its topics, was written to, and stopped."""
-    return run("prepared", Preparation(is_synced).run, limit_s=LIMIT_S)
+    return run("prepared", Preparation(is_synced, is_dynamic).run, limit_s=LIMIT_S)
 
 
 class Preparation(Play):
-    def __init__(self, is_synced: bool) -> None:
+    def __init__(self, is_synced: bool, is_dynamic: bool) -> None:
         super().__init__("prepared", 0)
-        self.is_synced = is_synced
+        self.is_synced, self.is_dynamic = is_synced, is_dynamic
 
     async def run(self, loop: SimLoop) -> Mapping[str, SimDisk]:
         self.begin(loop, None)
@@ -300,6 +304,11 @@ class Preparation(Play):
         seat.leave()
         while seat.is_up:
             await asyncio.sleep(0.1)
+
+
+def prepare_all() -> None:
+    for is_synced, is_dynamic in itertools.product((False, True), repeat=2):
+        prepared(is_synced, is_dynamic)
 
 
 def parse(text: str) -> tuple[str, list[int] | None]:

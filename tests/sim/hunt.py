@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from sim.cluster_mutants import DIRECTED, MUTANTS, Kinds
-from sim.cluster_play import play, prepared
+from sim.cluster_play import play, prepare_all
 from sim.many_seeds import caught
 
 ROUNDS = 5
@@ -54,8 +54,7 @@ def look(seed: int, kinds: Kinds) -> str | None:
 def hunt(job: tuple[str, int]) -> Found:
     name, general = job
     logging.disable(logging.CRITICAL)
-    for is_synced in (False, True):
-        prepared(is_synced)
+    prepare_all()
     directed = search(name, DIRECTED[name], DIRECTED_SEEDS)
     return Found(name, directed, search(name, None, general) if general else None)
 

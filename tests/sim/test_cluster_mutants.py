@@ -3,16 +3,20 @@ because this file has a core of its own."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from sim.cluster_mutants import KNOWN, MUTANTS
-from sim.cluster_play import play, prepared
+from sim.cluster_mutants import DIRECTED, KNOWN, MUTANTS
+from sim.cluster_play import play, prepare_all
 from sim.cluster_seeds import NAMED
 from sim.many_seeds import caught, quiet
 from sim.test_cluster_faults import SEEDS, played
 
 __all__ = ["quiet"]
 
+ROUNDS = 5
+SEEDS_MAX = 25
 MORE = range(SEEDS.stop, SEEDS.stop + 90)
 
 
@@ -31,11 +35,11 @@ def test_what_was_found_once_stays_found(finding: str) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A harness that catches none proves nothing. `make mutants` looks for them without being told where."""
-    seed, rounds, kinds = KNOWN[name]
-    for is_synced in (False, True):
-        prepared(is_synced)  # by nodes that make no mistakes
+    prepare_all()  # by nodes that make no mistakes
     MUTANTS[name](monkeypatch)
-    assert caught(lambda seed, rounds: play(seed, rounds, kinds=kinds), seed, rounds), f"{name} went unnoticed"
+    # What a seed shows may change with the code; the next ones are as likely to show it as this one was.
+    seeds = range(KNOWN[name], KNOWN[name] + SEEDS_MAX)
+    assert any(caught(partial(play, kinds=DIRECTED[name]), seed, ROUNDS) for seed in seeds), f"{name} went unnoticed"
 
 
 def test_each_planted_mistake_has_a_seed() -> None:

@@ -26,6 +26,10 @@ from typing import Any
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import WrongDirectory
 from ottla.log.identity import BadIdentity, MetaProperties, write_meta_properties
+from ottla.metadata.controller import format_records
+from ottla.metadata.records import frame
+from ottla.raft import snapshots
+from ottla.raft.quorum import Address, Voter, VoterSet
 from ottla.server.node import Node
 from ottla.sim.disk import Loss, SimDisk
 from ottla.sim.loop import SimLoop
@@ -86,6 +90,24 @@ def _nobody(machine: Machine) -> None:
 COPIES_BELOW, FLIES_FROM = 700, 1000
 
 
+def _quorum_settings(names: Sequence[str], is_dynamic: bool) -> dict[str, str]:
+    if not is_dynamic:
+        return {"controller.quorum.voters": ",".join(f"{n}@{name}:{PORT + 1}" for n, name in enumerate(names, 1))}
+    return {
+        "controller.quorum.bootstrap.servers": ",".join(f"{name}:{PORT + 1}" for name in names),
+        "controller.quorum.auto.join.enable": "true",
+    }
+
+
+def _snapshot(values: list[bytes], kraft_version: int, voters: VoterSet, now_ms: int) -> bytes:
+    timestamp = now_ms if kraft_version else 0
+    return b"".join(
+        snapshots.pieces(
+            values, last_timestamp=timestamp, kraft_version=kraft_version, voters=voters, epoch=0, now_ms=now_ms
+        )
+    )
+
+
 class SimCluster:
     """Machines that run nodes, and machines that run clients, on one simulated loop."""
 
@@ -124,35 +146,54 @@ class SimCluster:
         return disk
 
     def form(
-        self, names: Sequence[str], settings: Mapping[str, str], disks: Mapping[str, SimDisk] | None = None
+        self,
+        names: Sequence[str],
+        settings: Mapping[str, str],
+        disks: Mapping[str, SimDisk] | None = None,
+        *,
+        is_dynamic: bool = False,
     ) -> list[Machine]:
-        """Machines of one cluster. They run nothing yet."""
+        """Machines of one cluster. They run nothing yet. Who votes is a setting, or, if `is_dynamic`, stands in the log."""
         self._falls_silent = True
-        voters = ",".join(f"{number}@{name}:{PORT + 1}" for number, name in enumerate(names, 1))
         for number, name in enumerate(names, 1):
             chosen = {
                 "node.id": str(number),
                 "process.roles": "broker,controller",
                 "listeners": f"PLAINTEXT://{name}:{PORT},CONTROLLER://{name}:{PORT + 1}",
                 "controller.listener.names": "CONTROLLER",
-                "controller.quorum.voters": voters,
                 "log.dirs": DATA,
+                **_quorum_settings(names, is_dynamic),
                 **settings,
             }
-            if disks is None:
-                self.format(self._place(name, chosen, self._empty_disk(name)))
-            else:
-                self._place(name, chosen, disks[name].copy(self.loop.chance("disk", name)))
-        return [self.machines[name] for name in names]
+            self._place(
+                name, chosen, disks[name].copy(self.loop.chance("disk", name)) if disks else self._empty_disk(name)
+            )
+        machines = [self.machines[name] for name in names]
+        if disks is None:
+            voters = VoterSet(tuple(map(self._voter, machines))) if is_dynamic else VoterSet()
+            for machine in machines:
+                self.format(machine, voters)
+        return machines
 
-    def format(self, machine: Machine) -> None:
-        """Give its directory an identity, as `kafka-storage format` does: a new one each time."""
-        number = int(machine.settings["node.id"])
+    def _voter(self, machine: Machine) -> Voter:
+        address = Address("CONTROLLER", machine.name, PORT + 1)
+        return Voter(int(machine.settings["node.id"]), self._identity(machine), (address,))
+
+    def _identity(self, machine: Machine) -> bytes:
+        """The id of its directory, another one for each disk."""
         life = self.loop.node(machine.name).incarnation if self.loop.known(machine.name) else 0
-        identity = random_id(self.loop.chance("identity", machine.name, life))
-        machine.disk.make_directory(DATA)
-        now_ms = self.worlds.now_ms(machine.name)
-        write_meta_properties(machine.disk, DATA, MetaProperties(CLUSTER_ID, number, identity), now_ms)
+        return random_id(self.loop.chance("identity", machine.name, life))
+
+    def format(self, machine: Machine, voters: VoterSet) -> None:
+        """Give its directory an identity, as `kafka-storage format` does; and the first voters, if there are any."""
+        disk, now_ms, log = machine.disk, self.worlds.now_ms(machine.name), f"{DATA}/__cluster_metadata-0"
+        disk.make_directory(log)
+        values = [frame(record, version) for record, version in format_records()]
+        disk.replace(f"{DATA}/{snapshots.BOOTSTRAP}", _snapshot(values, 0, VoterSet(), now_ms))
+        if voters.voters:
+            disk.replace(f"{log}/{snapshots.SnapshotId(0, 0).file_name}", _snapshot([], 1, voters, now_ms))
+        meta = MetaProperties(CLUSTER_ID, int(machine.settings["node.id"]), self._identity(machine))
+        write_meta_properties(disk, DATA, meta, now_ms)
 
     def wipe(self, name: str) -> None:
         """An empty disk, formatted for the same cluster, in a machine whose process has ended."""
@@ -161,7 +202,7 @@ class SimCluster:
         self.loop.note("wipe", name)
         machine = self.machines[name]
         machine.disk, machine.loss = machine.disk.wipe(), None
-        self.format(machine)
+        self.format(machine, VoterSet())
 
     def boot(self, name: str) -> Machine:
         """Start the process, on the disk as the last one left it."""

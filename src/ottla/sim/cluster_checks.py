@@ -29,6 +29,7 @@ from ottla.sim.checks import Anomaly
 from ottla.sim.cluster import Machine, SimCluster
 from ottla.sim.disk import SimDisk
 from ottla.wire.records import HEADER_BYTES, Batch, look_ahead
+from ottla.wire.schema import ZERO_UUID
 
 QUORUM = "__cluster_metadata-0"
 # An in-sync replica may be behind for as long as it takes everybody to notice that it came back with less.
@@ -220,10 +221,19 @@ class Watch:
         if len(leaders) > 1 or leaders.pop()[0] < 0:
             return "the controllers do not agree who leads"
         for name, node in nodes.items():
-            why = self._not_in_sync(name, node.quorum.image)
+            why = self._not_voting(name, nodes) or self._not_in_sync(name, node.quorum.image)
             if why is not None:
                 return why
         return self._not_equal(nodes)
+
+    def _not_voting(self, name: str, nodes: dict[str, Node]) -> str | None:
+        """A machine whose disk was wiped votes again under its new directory."""
+        voters = nodes[name].quorum.voters.voters
+        now = {(node.config.node_id, node.quorum.store.directory_id) for node in nodes.values()}
+        known = {(voter.id, voter.directory) for voter in voters if voter.directory != ZERO_UUID}
+        if len(voters) == len(nodes) and known <= now:
+            return None
+        return f"the voters are {[voter.id for voter in voters]}, and not all under their new directories (as {name} sees it)"
 
     def _not_in_sync(self, name: str, image: Image) -> str | None:
         for topic in image.topics.values():
