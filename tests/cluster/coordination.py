@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from cluster.nodes import Cluster, eventually
+from ottla.wire.errors import Error
 from ottla.wire.messages.commits import OffsetFetchRequest, OffsetFetchResponse
 from ottla.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.messages.placement import ElectLeadersRequest, ElectLeadersResponse
 
 GROUP, TRANSACTION = range(2)
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 def coordinator_of(nodes: Cluster, name: str, kind: int = GROUP) -> int:
@@ -36,3 +39,10 @@ def committed(nodes: Cluster, group: str, topic: str, partitions: int) -> list[i
 
     found: list[int] = eventually(offsets, f"the offsets of {group}")
     return found
+
+
+def give_back(nodes: Cluster) -> None:
+    """Preferred leaders lead again: coordinators move between brokers that live."""
+    request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=10_000)
+    answer = nodes.ask(lambda line: line.ask(request, ElectLeadersResponse, 2))
+    assert answer.error_code in (0, Error.NOT_CONTROLLER.code, Error.REQUEST_TIMED_OUT.code), answer

@@ -56,6 +56,8 @@ TOLD = {
     Error.UNKNOWN_TOPIC_OR_PARTITION: Error.COORDINATOR_NOT_AVAILABLE,
     Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
     Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
+    # The coordinator of a transaction could not be asked (`verifying`): the same broker is to be asked again.
+    Error.NETWORK_EXCEPTION: Error.COORDINATOR_LOAD_IN_PROGRESS,
     # Trying again would not help, and no client expects more.
     Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,
     Error.RECORD_LIST_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,

@@ -200,3 +200,20 @@ async def test_without_an_offsets_topic_there_is_no_coordinator(tmp_path: Path) 
         await served.topic("t")
         producer = Producer(await served.connect(), adds=False)
         assert await producer.commit(5, producer_id=1, producer_epoch=0) == [Error.COORDINATOR_NOT_AVAILABLE.code]
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@on_loop
+async def test_a_coordinator_of_transactions_that_cannot_be_reached_makes_producers_try_again(
+    tmp_path: Path, adds: bool
+) -> None:
+    """TXN-05: what brokers say to one another is nothing that a producer could make sense of."""
+    async with serving(tmp_path, SMALL) as served:
+        await served.topic("t")
+        producer = await ready(served, adds)
+        await producer.begin()
+        transactions: Any = served.node.transactions
+        transactions.leader_of, transactions.shard_here = lambda _: 7, lambda _: None
+        assert await producer.commit(5) == [Error.COORDINATOR_LOAD_IN_PROGRESS.code]
+        del transactions.leader_of, transactions.shard_here
+        assert await producer.commit(5) == [0]

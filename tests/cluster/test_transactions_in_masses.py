@@ -1,0 +1,106 @@
+"""Many short transactions while brokers die, stop and give leaderships back: what a kill finds under way is a matter of luck,
+so there is a lot of it.
+
+Each transaction writes its number to every partition. One that its producer does not know the end of may have been committed
+or not, but everywhere alike.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer
+
+from cluster.coordination import INTERNAL, give_back
+from cluster.nodes import Cluster
+from cluster.test_transactions_of_three import PARTITIONS, QUICK, committed_values, set_generation
+from compat.transacting import Confluent, Refused, Transactor
+
+PRODUCERS = 4
+SECONDS = float(os.environ.get("OTTLA_KILLING_SECONDS", "30"))
+
+
+class Worker:
+    """Runs transactions one after another, each third one aborted, and remembers what it was told of them."""
+
+    def __init__(self, nodes: Cluster, topic: str, name: str) -> None:
+        self.nodes, self.topic, self.name = nodes, topic, name
+        self.committed: list[int] = []
+        self.doubtful: list[int] = []
+        self.problems: list[str] = []
+        # Nobody joins this group; it only lends its name.
+        self._member = Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": f"group-{name}", "log_level": 0})
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _begin(self) -> Transactor:
+        return Confluent().producer(self.nodes.bootstrap, self.name, **QUICK).init()
+
+    def _run(self) -> None:
+        number, producer = 0, self._begin()
+        while not self.over.is_set():
+            try:
+                self._transact(producer, number)
+            except Refused as refusal:
+                self.problems.append(f"{number}: {refusal}")
+                self.doubtful.append(number)
+                producer = self._begin()
+            number += 1
+
+    def _transact(self, producer: Transactor, number: int) -> None:
+        producer.begin()
+        for partition in range(PARTITIONS):
+            producer.send(self.topic, f"{self.name} {number}", partition)
+        producer.offset(f"group-{self.name}", self.topic, number, member=self._member)
+        if number % 3 == 2:
+            producer.flush()
+            producer.abort()
+        else:
+            producer.commit()
+            self.committed.append(number)
+
+    def check(self, found: list[list[str]]) -> None:
+        """Equal everywhere, in order, each once; all of what was committed and nothing but what is in doubt besides."""
+        mine = [[int(value.split()[1]) for value in values if value.split()[0] == self.name] for values in found]
+        assert all(values == mine[0] for values in mine), (self.name, [len(values) for values in mine], self.problems)
+        assert mine[0] == sorted(set(mine[0])), (self.name, self.problems)
+        assert set(self.committed) <= set(mine[0]) <= {*self.committed, *self.doubtful}, (self.name, self.problems)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("generation", [1, 2])
+def test_transactions_are_whole_whatever_dies(three: Cluster, generation: int) -> None:
+    """TXN-03, TXN-04, TXN-07, REP-12: four producers, hundreds of transactions."""
+    set_generation(three, generation)
+    topic, rng = f"masses-{generation}", random.Random(generation)
+    three.create(topic, PARTITIONS)
+    workers = [Worker(three, topic, f"w{number}-{generation}") for number in range(PRODUCERS)]
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(rng.uniform(0.2, 1))
+        member = rng.choice(list(three.members.values()))
+        if rng.random() < 0.7:
+            member.kill()
+        else:
+            member.stop(60)
+        time.sleep(rng.uniform(0, 1.5))
+        three.mend()
+        for each in (*INTERNAL, topic):
+            three.wait_in_sync(each)
+        give_back(three)
+    for worker in workers:
+        worker.over.set()
+    for worker in workers:
+        worker.thread.join(60)
+        assert not worker.thread.is_alive(), f"{worker.name} hangs; {worker.problems}"
+    found = committed_values(three, topic)
+    for worker in workers:
+        worker.check(found)
+        print(f"{worker.name}: {len(worker.committed)} committed, {worker.problems}")
+    assert sum(len(worker.committed) for worker in workers) > 50
