@@ -151,8 +151,9 @@ async def test_fewer_in_sync_than_wanted_stop_the_watermark() -> None:
         "they have all there is"
     )
     leader.produce(b"b")
-    await asyncio.sleep(20)
-    leader.replicas.look_for_laggards()
+    for _ in range(3):
+        await asyncio.sleep(12)
+        leader.replicas.look_for_laggards()
     await until(lambda: leader.partition.isr == (1,))
     assert leader.partition.is_short_of_replicas
     await asyncio.sleep(1)

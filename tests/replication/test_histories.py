@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.log import flushing
 from ottla.log.producers import Origin
 from ottla.metadata import records as r
-from ottla.sim.disk import Loss
+from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchResponse
 from ottla.wire.messages.offsets import DeleteRecordsRequest
@@ -339,6 +341,68 @@ async def test_what_must_be_synced_is_synced_before_it_is_claimed() -> None:
     await cluster.start(1, 2)
     await cluster.brokers[2].see()
     assert await values(cluster.brokers[2]) == [b"a", b"b"]
+
+
+class HeldBack(SimDisk):
+    """A disk whose syncs wait until they may, and then fail as often as they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = asyncio.Event()
+        self.failures = 0
+
+    async def away(self, call: Any, *args: Any) -> Any:
+        if call is flushing.sync:
+            await self.may_sync.wait()
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "no descriptor is left")
+        return await super().away(call, *args)
+
+
+async def pair_of_which_one_syncs_late() -> tuple[Cluster, HeldBack]:
+    cluster = Cluster(topic={"flush.messages": "1"})
+    cluster.disks[1] = disk = HeldBack()
+    disk.may_sync.set()
+    await cluster.start(1, 2)
+    cluster.create([1, 2])
+    await cluster.tell()
+    return cluster, disk
+
+
+def claimed(cluster: Cluster, leader: int, follower: int) -> int:
+    leadership = cluster.brokers[leader].partition.leadership
+    assert leadership is not None
+    return leadership.followers[follower].end
+
+
+@played
+async def test_a_leader_that_has_to_follow_claims_only_what_is_synced() -> None:
+    """TRAP-49: what it wrote as a leader may be on its way to the disk still."""
+    cluster, disk = await pair_of_which_one_syncs_late()
+    disk.may_sync.clear()
+    cluster.brokers[1].produce(b"a")
+    await until(lambda: cluster.brokers[2].partition.log.end_offset == 1)
+    await cluster.elect(2)
+    await asyncio.sleep(1)
+    assert cluster.brokers[1].partition.log.synced_end == 0 and claimed(cluster, 2, 1) < 1
+    disk.may_sync.set()
+    await until(lambda: cluster.brokers[2].partition.high_watermark.value == 1)
+    assert cluster.brokers[1].partition.log.synced_end == 1
+
+
+@played
+async def test_a_follower_whose_sync_failed_does_not_claim_it_later() -> None:
+    """TRAP-49."""
+    cluster, disk = await pair_of_which_one_syncs_late()
+    await cluster.elect(2)
+    disk.failures = 2
+    written = asyncio.ensure_future(cluster.brokers[2].write(b"a"))
+    follower = cluster.brokers[1].partition.log
+    while not written.done():
+        assert claimed(cluster, 2, 1) <= follower.synced_end
+        await asyncio.sleep(0.001)
+    assert disk.failures == 0 and follower.synced_end == 1
 
 
 @played

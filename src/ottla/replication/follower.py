@@ -199,6 +199,7 @@ class Fetcher:
 
     async def _round(self) -> None:
         self._take_back_paused()
+        await self._sync(self._news)
         request = self._request()
         if request is None:
             self._changed.clear()
@@ -329,21 +330,19 @@ class Fetcher:
 
     async def _take_all(self, answers: Iterable[tuple[Followed, Told]]) -> None:
         parted = []
-        written = []
         for followed, told in answers:
             error = error_of(told.error_code)
             if error is Error.OFFSET_OUT_OF_RANGE or (error is Error.NONE and told.diverging_epoch.epoch >= 0):
                 parted.append((followed, told))
             elif error is not Error.NONE:
                 self._trouble(followed, KafkaError(error))
-            elif self._take(followed, told):
-                written.append(followed)
-        await self._sync(written)
+            else:
+                self._take(followed, told)
         for followed, told in parted:
             await self._mend(followed, told)
 
-    def _take(self, followed: Followed, told: Told) -> bool:
-        """Append what came, and learn the rest; whether something was appended."""
+    def _take(self, followed: Followed, told: Told) -> None:
+        """Append what came, and learn the rest."""
         partition, data = followed.partition, memoryview(told.records or b"")
         taken = size_of_batches(data, followed.leader_epoch)
         try:
@@ -357,25 +356,23 @@ class Fetcher:
             followed.failures = 0
             if self.is_following(followed):
                 self._news[followed.key] = None
-        return taken > 0
 
     def _account(self, partition: Partition, size: int) -> None:
         self.bytes_in += size
         if self._throttle.concerns(partition):
             self._throttle.record(size, self._loop.time())
 
-    async def _sync(self, written: list[Followed]) -> None:
-        """TRAP-49: where the topic wants its records synced, the next fetch must not claim them before they are."""
-        logs = [(followed, followed.partition.log) for followed in written]
-        due = [(followed, log) for followed, log in logs if log.unflushed >= log.settings.flush_messages]
-        if not due:
-            return
-        results = await asyncio.gather(*(log.flush() for _, log in due), return_exceptions=True)
-        for (followed, _), result in zip(due, results, strict=True):
-            if isinstance(result, OSError | KafkaError):
-                self._trouble(followed, result)
-            elif isinstance(result, BaseException):
-                raise result
+    async def _sync(self, claims: Iterable[Key]) -> None:
+        """TRAP-49: where the topic wants its records synced, the next fetch must not claim them before they are; neither what
+        was just copied, nor what this broker wrote as a leader, nor what could not be synced the last time."""
+        while due := [followed for key in claims if _has_to_sync(followed := self.followed[key])]:
+            logs = [followed.partition.log for followed in due]
+            results = await asyncio.gather(*(log.flush() for log in logs), return_exceptions=True)
+            for followed, result in zip(due, results, strict=True):
+                if isinstance(result, OSError | KafkaError):
+                    self._trouble(followed, result)
+                elif isinstance(result, BaseException):
+                    raise result
 
     def _trouble(self, followed: Followed, error: Exception) -> None:
         """Leave the partition out for a while."""
@@ -451,6 +448,11 @@ class Fetcher:
         if not self.is_following(followed):
             raise KafkaError(Error.FENCED_LEADER_EPOCH)
         return answer.offset
+
+
+def _has_to_sync(followed: Followed) -> bool:
+    log = followed.partition.log
+    return log.unflushed >= log.settings.flush_messages
 
 
 def size_of_batches(data: memoryview, epoch_max: int) -> int:

@@ -134,6 +134,16 @@ class Leadership:
 
     # --- fetches of followers
 
+    def grow(self, end: int) -> None:
+        """The log got longer. Until now those were caught up who have all that was there before: they need not say so again
+        and again while nothing happens."""
+        before = self.end.value
+        if end > before:
+            for follower in self.followers.values():
+                if follower.end == before:
+                    follower.caught_up = max(follower.caught_up, _now())
+            self.end.rise(end)
+
     def has_fetched(self, broker_id: int, offset: int, start: int, life: int) -> None:
         """A follower has everything below `offset`."""
         follower = self.followers[broker_id]
@@ -174,6 +184,13 @@ class Leadership:
         if self._cluster.may_join(follower.id, follower.life):
             self._propose((*partition.isr, follower.id))
 
+    def look_for_joiners(self) -> None:
+        """Somebody may have what it takes by now, though it has nothing new to fetch. Nobody who would have to leave again."""
+        now, lag_max_s, end = _now(), self._cluster.lag_max_s(), self.partition.log.end_offset
+        for follower in self.followers.values():
+            if follower.id not in self.maximal and follower.is_caught_up(end, now, lag_max_s):
+                self._propose_to_join(follower)
+
     def look_for_laggards(self) -> None:
         """Called now and then: whoever has not been caught up for too long has to leave."""
         now, lag_max_s, end = _now(), self._cluster.lag_max_s(), self.partition.log.end_offset
@@ -204,6 +221,7 @@ class Leadership:
         if error in BACK_TO_COMMITTED:
             self._settle()
             self._proposable_from = _now() + REFUSED_S
+            asyncio.get_running_loop().call_later(REFUSED_S, self._try_again)
             self.partition.raise_watermark()
         elif error is Error.NONE:
             if leader_epoch == self.leader_epoch and epoch >= self.partition.partition_epoch:
@@ -215,6 +233,10 @@ class Leadership:
     def agree(self) -> None:
         """The controller's word is in `partition.isr`."""
         self._settle()
+
+    def _try_again(self) -> None:
+        if not self.end.closed:
+            self.look_for_joiners()
 
 
 def _now() -> float:

@@ -138,6 +138,8 @@ class Partition:
             assert self._cluster is not None, "nobody was told how to reach the other replicas"
             self.leadership = Leadership(self, assignment, self._cluster)
         self.settle()
+        if self.leadership is not None:
+            self.leadership.look_for_joiners()
 
     def follow(self, assignment: Assignment) -> None:
         """Another leads, or nobody does."""
@@ -161,6 +163,8 @@ class Partition:
             self.leadership.agree()
         log_.info("%s: %s are in sync", self.log.name, isr)
         self.settle()
+        if self.leadership is not None:
+            self.leadership.look_for_joiners()
 
     def _end_leadership(self) -> None:
         error = KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
@@ -338,7 +342,7 @@ class Partition:
             return
         log = self.log
         if self.leadership is not None:
-            self.leadership.end.rise(log.end_offset)
+            self.leadership.grow(log.end_offset)
         if log.unflushed < log.settings.flush_messages:
             self._vouch(log.end_offset)
         elif not self._syncing:

@@ -162,6 +162,8 @@ class Replicas:
                 await self._give_up(topic_id, index)
         mine = [(key, to) for key, to in delta.partitions.items() if self._node_id in to.replicas][::-1]
         await asyncio.gather(*(self._host_in_turn(image, mine) for _ in range(min(len(mine), HOSTED_TOGETHER))))
+        if delta.brokers:
+            self._look_for_joiners()
         for kind, name in delta.configs:
             if kind == TOPIC and name in self.by_name:
                 self.reconfigure(self.by_name[name])
@@ -307,6 +309,13 @@ class Replicas:
         throttled = self.by_id[partition.topic_id].throttled_at_leader if partition.topic_id in self.by_id else []
         # The list names the leader's own replica.
         return bool(throttled) and follower_id not in partition.isr and names(throttled, partition.index, self._node_id)
+
+    def _look_for_joiners(self) -> None:
+        """A broker that was fenced may count again."""
+        for partition in self.all():
+            leadership = partition.leadership
+            if leadership is not None and len(leadership.maximal) < len(partition.replicas):
+                leadership.look_for_joiners()
 
     def look_for_laggards(self) -> None:
         """Called now and then. If that took too long we were held up ourselves, and accuse nobody of it."""

@@ -7,12 +7,16 @@ gave data move to the end of the order, so that a response limit does not starve
 A session is named by id and epoch: the epoch counts its requests, so that a lost or repeated request is noticed. When the
 table is full, a new session replaces the one unused for longest, if that was long enough, or one with fewer partitions. A
 follower's session comes before those of consumers.
+
+A follower may have thousands of partitions of which few change. Its session is told of those (`news`), and a request looks
+at no others: what it names and what has news.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
@@ -68,8 +72,25 @@ class Wanted:
         return news
 
 
+class Standing(Protocol):
+    """Somebody who tells a session that one of its partitions has news."""
+
+    def end(self) -> None: ...
+
+
 class Session:
-    __slots__ = ("created", "epoch", "id", "is_follower", "last_used", "partitions", "uses_ids")
+    __slots__ = (
+        "created",
+        "epoch",
+        "id",
+        "is_follower",
+        "last_used",
+        "news",
+        "notice",
+        "partitions",
+        "standings",
+        "uses_ids",
+    )
 
     def __init__(
         self, session_id: int, uses_ids: bool, partitions: dict[Key, Wanted], now: float, is_follower: bool
@@ -80,6 +101,22 @@ class Session:
         self.uses_ids = uses_ids
         self.partitions = partitions
         self.created = self.last_used = now
+        self.standings: dict[Key, Standing] = {}
+        self.news: dict[Key, None] = {}
+        self.notice: Callable[[Key], None] | None = None
+
+    def take_news(self, request: FetchRequest) -> dict[Key, Wanted]:
+        """The partitions that a follower's request is about: those that had to wait first."""
+        news, self.news = self.news, {}
+        for topic in request.topics:
+            for asked in topic.partitions:
+                news[topic.topic_id if self.uses_ids else topic.topic, asked.partition] = None
+        return {key: self.partitions[key] for key in news if key in self.partitions}
+
+    def close(self) -> None:
+        for standing in self.standings.values():
+            standing.end()
+        self.standings.clear()
 
     def update(self, request: FetchRequest, uses_ids: bool) -> None:
         for topic in request.topics:
@@ -94,6 +131,9 @@ class Session:
             name = forgotten.topic_id if uses_ids else forgotten.topic
             for index in forgotten.partitions:
                 self.partitions.pop((name, index), None)
+                standing = self.standings.pop((name, index), None)
+                if standing is not None:
+                    standing.end()
 
     def move_last(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -113,6 +153,11 @@ class Plan:
         self.session: Session | None = None
         self.incremental = False
         self.epoch = 0
+
+    @property
+    def is_part(self) -> bool:
+        """Whether there are more partitions in its session, of which there is nothing to say."""
+        return self.session is not None and self.session.is_follower
 
     def session_mentions(self, key: Key, answer: FetchResponse.Topic.Partition, has_records: bool) -> bool:
         """Whether the answer of this session must hold a partition: a first answer holds all."""
@@ -153,11 +198,16 @@ class Sessions:
         """The answer to a client that is over its quota: it tells nothing, and a session does not begin with it (KIP-219)."""
         if plan.session is None or plan.incremental:
             return FetchResponse(session_id=plan.session.id if plan.session else NO_SESSION)
-        self._sessions.pop(plan.session.id, None)
+        self._drop(plan.session.id)
         return FetchResponse()
 
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
     def _full(self, request: FetchRequest, uses_ids: bool, keep: bool) -> Plan:
-        self._sessions.pop(request.session_id, None)
+        self._drop(request.session_id)
         wanted: dict[Key, Wanted] = {}
         for topic in request.topics:
             name: bytes | str = topic.topic_id if uses_ids else topic.topic
@@ -172,11 +222,12 @@ class Sessions:
     def _incremental(self, session: Session, request: FetchRequest, uses_ids: bool) -> Plan:
         session.update(request, uses_ids)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._drop(session.id)
             return Plan({}, uses_ids)
         session.last_used = self._clock()
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        plan = Plan(dict(session.partitions), uses_ids)
+        wanted = session.take_news(request) if session.is_follower else dict(session.partitions)
+        plan = Plan(wanted, uses_ids)
         plan.session, plan.incremental, plan.epoch = session, True, session.epoch
         return plan
 
@@ -196,12 +247,12 @@ class Sessions:
             return False
         oldest = min(self._sessions.values(), key=lambda session: session.last_used)
         if now - oldest.last_used > self._eviction_s:
-            del self._sessions[oldest.id]
+            self._drop(oldest.id)
             return True
         least = min(self._sessions.values(), key=lambda session: (session.is_follower, len(session.partitions)))
         is_old = now - least.created > self._eviction_s
         is_lesser = (least.is_follower, len(least.partitions)) < (for_follower, size)
         if is_lesser and (is_old or (for_follower and not least.is_follower)):
-            del self._sessions[least.id]
+            self._drop(least.id)
             return True
         return False

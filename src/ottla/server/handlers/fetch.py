@@ -27,7 +27,7 @@ from ottla.rising import Rising
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.leaders import FETCH_SINCE, tell_leaders_to_reader
-from ottla.server.sessions import NO_SESSION, Key, Plan, Wanted
+from ottla.server.sessions import NO_SESSION, Key, Plan, Session, Wanted
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.schema import ZERO_UUID
@@ -150,6 +150,8 @@ class Reading:
     async def read(self) -> None:
         self.bytes_read = 0
         self.urgent = self.has_failed = False
+        if self.follower_id >= 0 and self.plan.session is not None:
+            self._listen(self.plan.session)
         answers: dict[Key, Answer] = {}
         missing: dict[Key, Answer] = {}
         for key, wanted in self.plan.wanted.items():
@@ -164,8 +166,20 @@ class Reading:
             except KafkaError as error:
                 answers[key] = _refused(wanted.index, error, None)
                 self.urgent = self.has_failed = True
-        self.urgent |= not answers
+        if not answers and (missing or not self.plan.is_part):
+            self.urgent = True
         self.answers = {**answers, **_unknown_ids_first(missing)} if missing else answers
+
+    def _listen(self, session: Session) -> None:
+        """From now on a follower's session is told when a partition that it has asked for has news."""
+        for key in self.plan.wanted:
+            partition = self.partition(key)
+            if key not in session.standings and partition is not None and partition.leadership is not None:
+                session.standings[key] = Listening(session, key, partition)
+
+    def partition(self, key: Key) -> Partition | None:
+        hosted = self.replicas.hosted(key[0])
+        return hosted.partitions.get(key[1]) if hosted is not None else None
 
     def _read_now(self, partition: Partition, wanted: Wanted) -> Answer | None:
         """The answer for one partition, or None where the disk has to be waited for."""
@@ -277,6 +291,8 @@ class Reading:
             if self.follower_id < 0:
                 self._count(key, answer, size)
             if session is not None:
+                if session.is_follower and not size:
+                    self._leave_for_later(session, key, answer)
                 if not plan.session_mentions(key, answer, size > 0):
                     continue
                 if size and plan.incremental:
@@ -296,6 +312,14 @@ class Reading:
             return FetchResponse(responses=topics)
         session.move_last(with_data)
         return FetchResponse(session_id=session.id, responses=topics)
+
+    def _leave_for_later(self, session: Session, key: Key, answer: Answer) -> None:
+        """What found no room in the answer comes with the next one, whether the follower names it or not."""
+        partition = self.partition(key)
+        if partition is None or answer.error_code or answer.diverging_epoch.epoch >= 0:
+            return
+        if self.plan.wanted[key].offset < partition.log.end_offset:
+            session.news[key] = None
 
     def _count(self, key: Key, answer: Answer, size: int) -> None:
         hosted = self.replicas.hosted(key[0])
@@ -331,6 +355,10 @@ class Parked:
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, seconds: float) -> None:
+        session = self._reading.plan.session
+        if session is not None and self._reading.follower_id >= 0:
+            await self._wait_for_news(session, seconds)
+            return
         watches = [Watch(self, partition, wanted) for partition, wanted in self._partitions()]
         # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
         self.gained(sum(watch.counted for watch in watches) - self._reading.bytes_read)
@@ -343,6 +371,36 @@ class Parked:
                 self._news.cancel()
             for watch in watches:
                 watch.end()
+
+    async def _wait_for_news(self, session: Session, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+        session.notice = self.notice
+        try:
+            for key in [*self._reading.plan.wanted, *session.news]:
+                self.notice(key)
+            await self._woken
+        finally:
+            timer.cancel()
+            session.notice = None
+            if self._news is not None:
+                self._news.cancel()
+
+    def notice(self, key: Key) -> None:
+        """Something happened to a partition of a follower's session: it is looked at when the fetch goes on."""
+        session, wanted = self._reading.plan.session, self._reading.plan.wanted
+        if session is None or key not in session.partitions:
+            return
+        wanted[key] = session.partitions[key]
+        session.news.pop(key, None)
+        partition = self._reading.partition(key)
+        if partition is None:
+            return  # told at the end, as every partition that is not here
+        if partition.leadership is None:
+            self.wake()
+        elif available := self._reading.available(partition, wanted[key]):
+            self.gained(available)
+        elif min(partition.high_watermark.value, wanted[key].offset) > wanted[key].watermark:
+            self.wake_soon()
 
     def _partitions(self) -> list[tuple[Partition, Wanted]]:
         """Those that are here, now: reading may have taken a while."""
@@ -367,6 +425,32 @@ class Parked:
         self._reading.bytes_read += count
         if self._reading.bytes_read >= self._reading.min_bytes:
             self.wake()
+
+
+class Listening:
+    """Tells a follower's session that a partition got longer, that its watermark rose, or that it is led elsewhere."""
+
+    __slots__ = ("_key", "_marks", "_session")
+
+    def __init__(self, session: Session, key: Key, partition: Partition) -> None:
+        assert partition.leadership is not None
+        self._session, self._key = session, key
+        self._marks = partition.leadership.end, partition.high_watermark
+        for mark in self._marks:
+            mark.watch(self.tell)
+
+    def tell(self) -> None:
+        session = self._session
+        session.news[self._key] = None
+        if self._marks[0].closed or self._marks[1].closed:
+            session.standings.pop(self._key, None)
+            self.end()
+        if session.notice is not None:
+            session.notice(self._key)
+
+    def end(self) -> None:
+        for mark in self._marks:
+            mark.unwatch(self.tell)
 
 
 class Watch:
