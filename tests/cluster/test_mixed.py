@@ -21,8 +21,14 @@ pytestmark = pytest.mark.apache
 
 PARTITIONS = 6
 COMBINED, BROKER = "broker,controller", "broker"
-# The controller is node 1. Its voters are in the log from the start, so a broker needs no more than its address.
-SETTINGS = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "500"}
+# The controller is node 1. Snapshots of the metadata come often, and nothing older is kept (Apache Kafka looks for that only
+# once in a minute).
+SETTINGS = {
+    "broker.session.timeout.ms": "6000",
+    "broker.heartbeat.interval.ms": "500",
+    "metadata.log.max.record.bytes.between.snapshots": "2000",
+    "metadata.max.retention.bytes": "1000",
+}
 WITHOUT = ("share.version", "streams.version")
 
 
@@ -123,9 +129,8 @@ def test_any_node_takes_what_the_controller_decides(mixed: Cluster, node_id: int
     admin.create_topics([NewTopic(topic, 3, 3, config={"retention.ms": "86400000"})])[topic].result(30)
     for of in mixed.members:
         eventually(lambda of=of: len(mixed.partitions(topic, of)) == 3, f"node {of} knows it")
-        where = AdminClient({"bootstrap.servers": mixed.members[of].address})
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        assert where.describe_configs([resource])[resource].result(30)["retention.ms"].value == "86400000"
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    assert admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "86400000"
     admin.delete_topics([topic])[topic].result(30)
 
 
@@ -176,3 +181,20 @@ def _committed(mixed: Cluster, topic: str, partition: int) -> list[bytes | None]
     consumer.close()
     assert message is not None, f"{topic}-{partition}: the end was not reached after {found}"
     return found
+
+
+def test_a_wiped_broker_is_filled_again(mixed: Cluster) -> None:
+    """KRF-10: it begins with the controller's snapshot, for there is no log from the start any more, and copies all logs."""
+    mixed.create("refilled", PARTITIONS)
+    with Writer(mixed.bootstrap, "refilled", PARTITIONS) as writer:
+        writer.wait_for(50)
+        writer.finish()
+    mixed.members[2].kill()
+    mixed.wait_in_sync("refilled", {1, 3})
+    mixed.wipe(2)
+    mixed.members[2].start()
+    mixed.wait_in_sync("refilled")
+    eventually(lambda: _logs(mixed, 1, "refilled") == _logs(mixed, 2, "refilled"), "logs are equal")
+    if mixed.members[1].name == "ottla":
+        metadata = mixed.members[2].directory / "__cluster_metadata-0"
+        assert min(path.name for path in metadata.glob("*.log")) > f"{0:020d}.log"
