@@ -1,0 +1,132 @@
+"""Single scenes of a simulated cluster, told step by step: what seeds once found."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.client.admin import Admin
+from ottla.client.cluster import Cluster, TopicPartition
+from ottla.client.producer import Producer
+from ottla.sim.cluster import SimCluster
+from ottla.sim.cluster_checks import Watch
+from ottla.sim.loop import SimLoop, run
+from sim.cluster_play import NAMES, SETTINGS
+from sim.many_seeds import quiet
+
+__all__ = ["quiet"]
+
+
+class Scene:
+    """Three machines that were formatted and never started."""
+
+    def __init__(self, loop: SimLoop, *, is_dynamic: bool = False) -> None:
+        self.loop = loop
+        self.cluster = SimCluster(loop)
+        self.cluster.form(NAMES, SETTINGS, is_dynamic=is_dynamic)
+        self.watch = Watch(self.cluster)
+
+    async def start(self) -> None:
+        for name in NAMES:
+            self.cluster.boot(name)
+        await self.until_whole()
+
+    async def until_whole(self) -> None:
+        async with asyncio.timeout(30):
+            while self.watch.not_whole() is not None:
+                await asyncio.sleep(0.05)
+                self.watch.look()
+
+    def client(self) -> Cluster:
+        worlds = self.cluster.worlds
+        return Cluster(
+            self.cluster.bootstrap, now_ms=lambda: worlds.now_ms("client"), rng=self.loop.chance("client", "client")
+        )
+
+
+def test_failure_while_starting_ends_the_node() -> None:
+    """Two that could elect a leader, and the disk of one fails as soon as it promises something. It must not wait any longer
+    for the cluster: whoever supervises it would take it for one that is about to serve."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        machine = it.cluster.machines["n1"]
+        machine.disk.failing_syncs = lambda path: "quorum-state" in path
+        it.cluster.boot("n1")
+        it.cluster.boot("n2")
+        async with asyncio.timeout(10):
+            while it.cluster.is_up("n1"):
+                await asyncio.sleep(0.1)
+        assert "could not sync" in str(machine.exit)
+
+    run(1, scene)
+
+
+def test_wiped_voter_gets_everything_back_and_votes_under_its_new_directory() -> None:
+    """KRF-05: the old directory id is gone from the voters, the new one is there, and its replicas are in sync again."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop, is_dynamic=True)
+        await it.start()
+        await it.cluster.client("client", producing(it))
+        before = voters(it, "n1")
+        it.cluster.kill("n3")
+        it.cluster.wipe("n3")
+        it.cluster.boot("n3")
+        await it.until_whole()
+        after = voters(it, "n1")
+        assert before[1] == after[1] and before[2] == after[2] and before[3] != after[3]
+        node = it.cluster.machines["n3"].node
+        assert node is not None and node.replicas.find("t", 0).log.end_offset == 5
+        assert it.watch.found == []
+
+    async def producing(it: Scene) -> None:
+        cluster = it.client()
+        await Admin(cluster).create_topic("t", partitions=1, replication_factor=3)
+        producer = Producer(cluster)
+        for number in range(5):
+            await producer.send("t", value=b"%d" % number)
+        cluster.close()
+
+    run(2, scene)
+
+
+def voters(it: Scene, name: str) -> dict[int, bytes]:
+    node = it.cluster.machines[name].node
+    assert node is not None
+    return {voter.id: voter.directory for voter in node.quorum.voters.voters}
+
+
+def test_leader_that_is_cut_off_acknowledges_nothing() -> None:
+    """REP-05: it may write, but nobody is told that it is done; and what it wrote gives way to what the others have."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", producing(it))
+        await it.until_whole()
+        assert it.watch.found == []
+
+    async def producing(it: Scene) -> None:
+        cluster = it.client()
+        await Admin(cluster).create_topic("t", partitions=1, replication_factor=3)
+        producer = Producer(cluster)
+        await producer.send("t", value=b"before")
+        await cluster.leader(TopicPartition("t", 0))
+        leader = NAMES[leader_of(it) - 1]
+        others = [name for name in NAMES if name != leader]
+        it.loop.network.part([leader], others)
+        began = it.loop.time()
+        sent = await producer.send("t", value=b"meanwhile")
+        assert leader_of(it) != NAMES.index(leader) + 1 and sent.offset == 1
+        assert it.loop.time() - began > 1.0  # not before the others have put it out
+        it.loop.network.heal_all()
+        cluster.close()
+
+    run(3, scene)
+
+
+def leader_of(it: Scene) -> int:
+    """As those see it who have seen most."""
+    images = [machine.node.quorum.image for machine in it.cluster.machines.values() if machine.node is not None]
+    newest = max(images, key=lambda image: image.offset)
+    return next(topic for topic in newest.topics.values() if topic.name == "t").partitions[0].leader
