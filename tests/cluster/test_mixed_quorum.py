@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apache import kafka
-from cluster.nodes import ApacheMember, Cluster, Member
+from cluster.nodes import ApacheMember, Cluster, Member, eventually
 
 pytestmark = [pytest.mark.apache, pytest.mark.slow]
 
@@ -44,3 +44,27 @@ def test_voters_of_both_kinds_elect_each_other(tmp_path: Path) -> None:
         for of in mixed.members:
             assert [len(mixed.partitions(f"turn-{turn}", of)) for turn in range(3)] == [3, 3, 3]
     assert leaders == {"ottla", "apache"}
+
+
+@pytest.mark.parametrize("kinds", [{1: Member, 2: Beside}, {1: Beside, 2: Member}], ids=["from-ours", "from-theirs"])
+def test_snapshots_are_read_by_the_other_kind(tmp_path: Path, kinds: dict[int, type[Member]]) -> None:
+    """KRF-06, KRF-10: a broker whose disk was wiped begins with a snapshot of the controller's."""
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    small = {"metadata.log.max.record.bytes.between.snapshots": "1500", "metadata.max.retention.bytes": "1024"}
+    roles = {1: "broker,controller", 2: "broker"}
+    with Cluster(tmp_path, nodes=2, settings={**SETTINGS, **small}, kinds=kinds, roles=roles) as mixed:
+        mixed.start()
+        for n in range(20):
+            mixed.create(f"topic-{n}", 1, copies=1)
+        eventually(lambda: _snapshots(mixed, 1), "the controller has written a snapshot")
+        mixed.members[2].stop(60)
+        mixed.wipe(2)
+        mixed.members[2].start()
+        eventually(lambda: len(mixed.partitions("topic-19", 2)) == 1, "it knows everything")
+        assert eventually(lambda: _snapshots(mixed, 2), "it keeps what it began with")
+
+
+def _snapshots(mixed: Cluster, node_id: int) -> list[str]:
+    found = (mixed.members[node_id].directory / "__cluster_metadata-0").glob("*.checkpoint")
+    return sorted(path.name for path in found if not path.name.startswith("00000000000000000000-"))
