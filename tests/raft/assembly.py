@@ -30,7 +30,6 @@ from ottla.wire.messages.quorum import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
     VoteRequest,
-    VotersRecord,
 )
 from ottla.wire.schema import Message
 
@@ -278,9 +277,9 @@ class Peer:
         name = SnapshotId(end, self.disk.at(end - 1)[0])
         history = replica.history
         notes: list[Message] = []
-        if history.kraft_version_as_of(end - 1):
+        if history.kraft_version:
             notes = [
-                KRaftVersionRecord(kraft_version=history.kraft_version_as_of(end - 1)),
+                KRaftVersionRecord(kraft_version=history.kraft_version),
                 history.voters_as_of(end - 1).to_record(),
             ]
         self.house.remember([notes])
@@ -543,7 +542,3 @@ def _is_empty(answer: FetchResponse) -> bool:
 
 def key(node_id: int, disk: int = 0) -> Key:
     return Key(node_id, directory(node_id, disk))
-
-
-def voters_in(record: VotersRecord) -> list[int]:
-    return [each.voter_id for each in record.voters]

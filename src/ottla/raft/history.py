@@ -14,7 +14,6 @@ from ottla.wire.messages.quorum import KRaftVersionRecord, VotersRecord
 from ottla.wire.schema import Message
 
 T = TypeVar("T")
-ONLY_THE_FORMAT = -1
 
 
 class Course(Generic[T]):
@@ -91,6 +90,3 @@ class History:
     def voters_as_of(self, offset: int) -> VoterSet:
         """Those that a snapshot up to and including `offset` has to name."""
         return self._voters.at(offset) or self._fixed
-
-    def kraft_version_as_of(self, offset: int) -> int:
-        return self._versions.at(offset) or 0

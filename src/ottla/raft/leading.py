@@ -88,7 +88,11 @@ def _others(member: Member) -> list[Voter]:
 
 
 def poll_leader(member: Member, role: Leader, now_ms: float) -> float:
-    if not member.is_only_voter and now_ms >= role.check_ms:
+    if member.is_only_voter:
+        role.check_ms = NEVER
+    elif role.check_ms == NEVER:  # there is somebody to hear from now, and it has had no time to say anything
+        role.check_ms = now_ms + member.timing.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+    if now_ms >= role.check_ms:
         resign(member, role, now_ms)
         return now_ms
     if role.change is not None and now_ms >= role.change.deadline_ms:
@@ -99,7 +103,7 @@ def poll_leader(member: Member, role: Leader, now_ms: float) -> float:
         role.begin_ms = now_ms + member.timing.fetch_timeout_ms / 2
     others = not member.is_only_voter
     change = NEVER if role.change is None else role.change.deadline_ms
-    return min(role.check_ms if others else NEVER, role.begin_ms if others else NEVER, change)
+    return min(role.check_ms, role.begin_ms if others else NEVER, change)
 
 
 def _say_who_leads(member: Member, role: Leader, now_ms: float) -> None:
@@ -112,13 +116,6 @@ def _say_who_leads(member: Member, role: Leader, now_ms: float) -> None:
                 member.cluster_id, member.epoch, member.me.id, voter.key, member.me.addresses
             )
             member.send(member.destination(voter.id, voter.addresses), request, now_ms)
-
-
-def begin_answered(member: Member, voter_id: int) -> bool:
-    voter = member.voters.voter(voter_id)
-    if isinstance(member.role, Leader) and voter is not None:
-        _progress(member, member.role, voter.key).knows = True
-    return True
 
 
 # --- others report

@@ -109,14 +109,13 @@ class Progress:
     fetched_ms: float | None = None
     caught_up_ms: float | None = None
     leader_end: int = UNKNOWN
-    knows: bool = False  # that we lead
 
     def report(self, end: int, leader_end: int, now_ms: float) -> None:
         if end >= leader_end:
             self.caught_up_ms = now_ms
         elif 0 < self.leader_end <= end:  # by now it has all there was when it last asked
             self.caught_up_ms = self.fetched_ms
-        self.end, self.leader_end, self.fetched_ms, self.knows = end, leader_end, now_ms, True
+        self.end, self.leader_end, self.fetched_ms = end, leader_end, now_ms
 
 
 @dataclass(slots=True)
