@@ -118,3 +118,33 @@ def test_a_broker_is_killed_after_each_step(three: Cluster, victim: str, generat
     wanted = [[str(each) for each in range(number + 1)]] * PARTITIONS
     eventually(lambda: committed_values(three, topic) == wanted, "all transactions are whole")
     assert committed(three, group, topic, 1) == [number + 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["coordinator", "leader"])
+def test_a_broker_that_stands_still_is_replaced(three: Cluster, victim: str) -> None:
+    """TXN-07, REP-12, REP-14: it is paused for longer than its session lasts. What it still takes for its own when it goes on
+    is cut away; nobody waits for it longer than that."""
+    topic = f"still-{victim}"
+    three.create(topic, PARTITIONS)
+    # It does not lead the metadata, and is not both.
+    names = [f"{topic}-{number}" for number in range(12)]
+    controller, leader = three.active_controller(), three.leader(topic, 4)
+    if victim == "leader" and leader == controller:
+        leader = next(int(part.leader_id) for part in three.partitions(topic) if part.leader_id != controller)
+    wanted = {"coordinator": lambda at: at not in (controller, leader), "leader": lambda at: at != leader}[victim]
+    name = next(each for each in names if wanted(coordinator_of(three, each, TRANSACTION)))
+    producer = Confluent().producer(three.bootstrap, name, **QUICK, **{"socket.timeout.ms": 3000}).init()
+    send_everywhere(producer, topic, "0")
+    paused = coordinator_of(three, name, TRANSACTION) if victim == "coordinator" else leader
+    three.members[paused].pause()
+    producer.commit()
+    send_everywhere(producer, topic, "1")
+    producer.commit()
+    assert committed_values(three, topic) == [["0", "1"]] * PARTITIONS
+    three.members[paused].resume()
+    for each in ("__transaction_state", topic):
+        three.wait_in_sync(each)
+    send_everywhere(producer, topic, "2")
+    producer.commit()
+    eventually(lambda: committed_values(three, topic) == [["0", "1", "2"]] * PARTITIONS, "all of it, once")
