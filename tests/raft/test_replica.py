@@ -487,6 +487,18 @@ def test_an_observer_becomes_a_voter_and_counts() -> None:
     assert assembly.replica(leader.id).high_watermark < end, "two of four are no majority"
 
 
+def test_who_has_long_led_alone_waits_for_the_first_other_voter() -> None:
+    """It counts from then on when it last heard from a majority: not resigned at once, but later, if there is silence."""
+    assembly = Assembly([1], observers=(2,))
+    assembly.start()
+    assembly.run(60_000)
+    add(assembly, 2)
+    assembly.run(60_000)
+    assert assembly.replica(1).is_leader and assembly.replica(1).epoch == 1
+    assembly.isolate(2)
+    assembly.run_until(lambda: not assembly.replica(1).is_leader)
+
+
 def test_a_voter_that_lags_is_not_added() -> None:
     assembly, leader = settled()
     assert leader.replica is not None
