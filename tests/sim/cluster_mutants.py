@@ -259,8 +259,8 @@ def committed_without_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(*LOSSES)
-def leader_counts_what_it_has_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """Together with followers that fetch before they have synced: then nobody has."""
+def metadata_is_never_synced(patch: pytest.MonkeyPatch) -> None:
+    """All count what they have written as synced, and nobody syncs."""
     patch.setattr(MetadataStore, "synced_end", property(lambda self: self.end_offset))
 
 
@@ -306,4 +306,16 @@ class _Synced:
 
 
 # A seed that shows it, with the faults that suit it.
-KNOWN: dict[str, int] = {}
+KNOWN: dict[str, int] = {
+    "ack_before_the_in_sync_set_has_it": 2,
+    "watermark_off_by_one": 2,
+    "ack_when_stored_here": 0,
+    "what_was_sent_counts_as_written": 15,
+    "follower_acks_before_sync": 3,
+    "no_truncation_on_epoch_change": 3,
+    "truncation_one_too_few": 2,
+    "reads_beyond_the_watermark": 1,
+    "followers_serve_as_leaders": 6,
+    "in_sync_set_shrinks_without_the_controller": 0,
+    "proposed_set_counts_at_once": 1,
+}

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sim.cluster_play import play
 
@@ -86,14 +87,14 @@ class Tally:
         ]
 
 
-def simulate(seeds: range, processes: int, say: Callable[[str], None] = print) -> Tally:
+def simulate(seeds: range, processes: int, say: Callable[[str], None] = partial(print, flush=True)) -> Tally:
     tally, began = Tally(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for outcome in pool.imap_unordered(attempt, seeds, chunksize=4):
             tally.add(*outcome)
             if outcome[1] is not None:
                 say(f"seed {outcome[0]}: {outcome[1]}")
-            if tally.figures["seeds"] % 500 == 0:
+            if tally.figures["seeds"] % 100 == 0:
                 say(f"after {time.monotonic() - began:.0f} s: {tally.lines()[0]}")
     return tally
 
