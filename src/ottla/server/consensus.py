@@ -48,6 +48,8 @@ class Line(Protocol):
 OpenLine = Callable[[str, str, int], Line]
 # How long a leader that stops waits for somebody else to take over.
 FAREWELL_S = 1.0
+# How often a voter writes down how far its log is committed, while it grows.
+NOTED_S = 5.0
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Consensus:
         self._asking: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._working: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._syncing = False
+        self._syncing = self._is_noting = False
         self._is_stepping = self._has_news = False
         self._led = False
         self._watermark = self.replica.high_watermark
@@ -166,6 +168,7 @@ class Consensus:
         if replica.high_watermark > self._watermark:
             self._watermark = replica.high_watermark
             self._hooks.committed()
+            self._note_soon()
         if replica.voters != self._voters:
             self._voters = replica.voters
             log.info("the voters of the metadata quorum are %s", list(self._voters.ids))
@@ -207,6 +210,23 @@ class Consensus:
             self._syncing = False
         self.replica.synced()
         self.step()
+
+    def _note_soon(self) -> None:
+        """For a voter among others: alone it has nobody whose log could be better."""
+        if not self._is_noting and self.replica.is_voter and len(self.replica.voters.voters) > 1:
+            self._is_noting = True
+            self._loop.call_later(NOTED_S, self._note)
+
+    def _note(self) -> None:
+        self._is_noting = False
+        if not self._is_over:
+            self._begin(self._note_committed())
+
+    async def _note_committed(self) -> None:
+        try:
+            await self.store.note_committed(self.replica.high_watermark)
+        except OSError as error:  # nobody relies on it before something else goes wrong
+            log.warning("how far the metadata is committed could not be written down: %s", error)
 
     async def _truncate(self, offset: int) -> None:
         log.info(

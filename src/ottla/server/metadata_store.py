@@ -6,6 +6,8 @@
       00000000000000000000-0000000000.checkpoint   the first voters (kraft.version 1)
       <end offset>-<epoch>.checkpoint         snapshots, mode 0400
       00000000000000000000.log ...            the log, an ordinary one
+      committed-offset                        ours alone: so far this voter's copy was once committed and synced. A log that
+                                              ends before has been damaged, and its voter must not elect anybody
 
 A start replays the newest snapshot that is whole and the log after it. A new snapshot is written beside the log while the
 node serves; the picture it is made from is frozen, so it can be written out a little at a time.
@@ -51,6 +53,7 @@ from ottla.world import World
 
 TOPIC_ID = bytes(15) + b"\x01"
 QUORUM_STATE = "quorum-state"
+COMMITTED = "committed-offset"
 READ_BYTES = 8 << 20
 BATCH_BYTES_MAX = 8 << 20
 READ_ONLY = 0o400
@@ -86,6 +89,7 @@ class MetadataStore:
         self._outgoing: tuple[SnapshotId, bytes] | None = None
         # Whether everything that was synced once is still readable.
         self.is_sound = True
+        self._noted_end = 0
         self.bytes_since_snapshot = 0
         self.last_timestamp = 0
 
@@ -149,8 +153,10 @@ class MetadataStore:
         self._snapshots = self._found_snapshots()
         # What a snapshot holds was committed, hence synced: there is no torn tail below it, whatever else there may be.
         self.log.load(clean=False, recovery_point=max(self._snapshots, default=NOTHING).end_offset)
-        self.is_sound = self.log.corrupt_batches == 0
         self._load_snapshot(loaded)
+        self._noted_end = self._read_noted()
+        end = max(self.log.end_offset, self.snapshot_end)
+        self.is_sound = self.log.corrupt_batches == 0 and end >= self._noted_end
         if self.log.end_offset < loaded.image.offset + 1:
             # The snapshot reaches further than the log: whatever the log had is in it.
             self.log.truncate_fully_and_start_at(loaded.image.offset + 1)
@@ -161,6 +167,13 @@ class MetadataStore:
         if self._disk.exists(state):
             loaded.state = QuorumState.of_json(self._disk.read(state))
         return loaded
+
+    def _read_noted(self) -> int:
+        path = f"{self.path}/{COMMITTED}"
+        try:
+            return int(self._disk.read(path)) if self._disk.exists(path) else 0
+        except ValueError:
+            return 0
 
     def _open_log(self) -> Log:
         settings = LogSettings(
@@ -296,6 +309,13 @@ class MetadataStore:
 
     def write_state(self, state: QuorumState, kraft_version: int, voters: VoterSet) -> None:
         self._disk.replace(f"{self.path}/{QUORUM_STATE}", state.to_json(kraft_version, voters))
+
+    async def note_committed(self, end: int) -> None:
+        """Write down, now and then, what no start of this voter may find missing. A crash never takes it: it is synced."""
+        end = min(end, self.log.synced_end)
+        if end > self._noted_end:
+            await self._disk.away(self._disk.replace, f"{self.path}/{COMMITTED}", str(end).encode())
+            self._noted_end = end
 
     def append_notes(self, messages: list[Message], epoch: int) -> int:
         """Append a control batch; its last offset."""
