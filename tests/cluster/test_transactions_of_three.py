@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from cluster.coordination import TRANSACTION, committed, coordinator_of
+from cluster.coordination import TRANSACTION, committed, coordinator_of, give_back
 from cluster.nodes import Cluster, eventually
 from compat.transacting import Aiokafka, Confluent, Found, KafkaPython, Library, Transactor, finalize
 
@@ -48,8 +48,9 @@ def end_together(three: Cluster, library: Library, topic: str) -> None:
     three.create(topic, PARTITIONS)
     names = [f"{topic}-{number}" for number in range(6)]
     producers = [library.producer(three.bootstrap, name).init() for name in names]
-    assert {coordinator_of(three, name, TRANSACTION) for name in names} == {1, 2, 3}
-    assert {int(part.leader_id) for part in three.partitions(topic)} == {1, 2, 3}
+    give_back(three)
+    eventually(lambda: {coordinator_of(three, name, TRANSACTION) for name in names} == {1, 2, 3}, "three coordinators")
+    eventually(lambda: {int(part.leader_id) for part in three.partitions(topic)} == {1, 2, 3}, "three leaders")
     for number, producer in enumerate(producers):
         send_everywhere(producer, topic, f"{number} stays")
         producer.offset(f"group of {names[number]}", topic, 5)
@@ -62,7 +63,8 @@ def end_together(three: Cluster, library: Library, topic: str) -> None:
     eventually(
         lambda: committed_values(three, topic) == [wanted] * PARTITIONS, "what was committed is read, and no more"
     )
-    assert [committed(three, f"group of {name}", topic, 1) for name in names] == [[5]] * 6
+    groups = [f"group of {name}" for name in names]
+    assert [committed(three, group, topic, 1) for group in groups] == [[5]] * 6
 
 
 def send_everywhere(producer: Transactor, topic: str, value: str) -> None:
@@ -89,23 +91,28 @@ def steps(producer: Transactor, topic: str, group: str, number: int) -> dict[str
     }
 
 
-@pytest.mark.parametrize(
-    ("victim", "generation"),
-    [
-        ("coordinator", 2),
-        pytest.param("coordinator", 1, marks=pytest.mark.slow),
-        pytest.param("leader", 1, marks=pytest.mark.slow),
-        pytest.param("leader", 2, marks=pytest.mark.slow),
-    ],
-)
+STEPS = ("init", "begin", "some", "all", "offsets", "commit")
+
+
+def test_the_coordinator_is_killed_between_steps(three: Cluster) -> None:
+    """TXN-03, TXN-07, REP-12: the transaction ends as its producer was told, whole, once and in order."""
+    kill_after_each_step(three, "coordinator", 2, ("all", "commit"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("victim", ["coordinator", "leader"])
 def test_a_broker_is_killed_after_each_step(three: Cluster, victim: str, generation: int) -> None:
-    """TXN-03, TXN-07, REP-12: the coordinator of the transaction, or a leader of one of its partitions. Transactions end as
-    their producers were told, whole, once and in order."""
+    """TXN-03, TXN-07, REP-12: the coordinator of the transaction, or a leader of one of its partitions."""
+    kill_after_each_step(three, victim, generation, STEPS)
+
+
+def kill_after_each_step(three: Cluster, victim: str, generation: int, deadly: Sequence[str]) -> None:
     set_generation(three, generation)
-    topic = f"step-{victim}-{generation}"
+    topic = f"{len(deadly)}-{victim}-{generation}"
     three.create(topic, PARTITIONS)
     group, number = f"group-{topic}", 0
-    for number, step in enumerate(("init", "begin", "some", "all", "offsets", "commit")):
+    for number, step in enumerate(deadly):
         producer = Confluent().producer(three.bootstrap, topic, **QUICK)
         for name, do in steps(producer, topic, group, number).items():
             do()
