@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from sim.cluster_play import play
 
@@ -87,7 +86,7 @@ class Tally:
         ]
 
 
-def simulate(seeds: range, processes: int, say: Callable[[str], None] = partial(print, flush=True)) -> Tally:
+def simulate(seeds: range, processes: int, say: Callable[[str], None] = print) -> Tally:
     tally, began = Tally(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for outcome in pool.imap_unordered(attempt, seeds, chunksize=4):
@@ -106,6 +105,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--shrink", type=int, default=3, help="how many of those that fail are shrunk")
     arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
     tally = simulate(range(arguments.first, arguments.first + arguments.count), arguments.processes)
     logging.disable(logging.CRITICAL)
     for seed in sorted(tally.wrong)[: arguments.shrink]:
