@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -15,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from apache import kafka
 from cluster.loads import Writer
-from cluster.nodes import ApacheMember, Cluster, Member, eventually
+from cluster.nodes import DYNAMIC, STATIC, ApacheMember, Cluster, Member, eventually
 
 pytestmark = pytest.mark.apache
 
@@ -87,7 +88,7 @@ def _logs(mixed: Cluster, node_id: int, topic: str) -> list[bytes]:
     return [b"".join(path.read_bytes() for path in sorted(part.glob("*.log"))) for part in parts]
 
 
-@pytest.mark.parametrize("node_id", [2, 3])
+@pytest.mark.parametrize("node_id", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_broker_is_killed_and_comes_back(mixed: Cluster, node_id: int) -> None:
     """Whoever copied it takes over, and it catches up with whoever that was; then it leads again."""
     topic = f"killed-{node_id}"
@@ -103,7 +104,7 @@ def test_a_broker_is_killed_and_comes_back(mixed: Cluster, node_id: int) -> None
     writer.check(mixed.bootstrap)
 
 
-@pytest.mark.parametrize("node_id", [2, 3])
+@pytest.mark.parametrize("node_id", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_broker_hands_over_before_it_stops(mixed: Cluster, node_id: int) -> None:
     """Controlled shutdown: when the process has ended, nobody takes it for a leader."""
     topic = f"stopped-{node_id}"
@@ -183,6 +184,7 @@ def _committed(mixed: Cluster, topic: str, partition: int) -> list[bytes | None]
     return found
 
 
+@pytest.mark.slow
 def test_a_wiped_broker_is_filled_again(mixed: Cluster) -> None:
     """KRF-10: it begins with the controller's snapshot, for there is no log from the start any more, and copies all logs."""
     mixed.create("refilled", PARTITIONS)
@@ -198,3 +200,26 @@ def test_a_wiped_broker_is_filled_again(mixed: Cluster) -> None:
     if mixed.members[1].name == "ottla":
         metadata = mixed.members[2].directory / "__cluster_metadata-0"
         assert min(path.name for path in metadata.glob("*.log")) > f"{0:020d}.log"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("controller", "quorum"), [(Member, STATIC), (Beside, DYNAMIC)], ids=["ours", "theirs"])
+def test_three_controllers_apart_from_brokers(tmp_path: Path, controller: type[Member], quorum: str) -> None:
+    """KRF-07, KRF-11: the active controller is killed twice; brokers of both kinds find the next."""
+    roles = dict.fromkeys((1, 2, 3), "controller") | dict.fromkeys((4, 5), BROKER)
+    kinds = dict.fromkeys((1, 2, 3), controller) | {4: Beside, 5: Member}
+    settings = SETTINGS | {"min.insync.replicas": "1"}
+    with Cluster(tmp_path, 5, quorum=quorum, settings=settings, roles=roles, kinds=kinds) as apart:
+        apart.start()
+        for turn in range(2):
+            killed = apart.active_controller()
+            apart.members[killed].kill()
+            apart.create(f"turn-{turn}", 2, copies=2)
+            assert apart.active_controller() != killed
+            apart.members[killed].start()
+        with Writer(apart.bootstrap, "turn-1", 2) as writer:
+            writer.wait_for(50)
+            writer.finish()
+        writer.check(apart.bootstrap)
+        apart.wait_in_sync("turn-1", {4, 5})
