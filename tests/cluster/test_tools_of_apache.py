@@ -194,9 +194,28 @@ def test_leaders_are_chosen_by_hand(operator: Operator) -> None:
     assert "Valid replica already elected for partitions chosen-0" in said
 
 
+def test_a_leader_that_lacks_records_is_chosen_by_hand(operator: Operator) -> None:
+    """REP-13: nobody in sync is left. A replica on its way there leads if it is told to, and what it lacks is lost."""
+    nodes = operator.nodes
+    gone = next(n for n in nodes.members if n != nodes.active_controller())
+    left = next(n for n in nodes.members if n != gone)
+    _fill(operator, "lost", gone)
+    plan = {("lost", 0): [gone, left]}
+    operator.reassign("--execute", plan, "--throttle", SLOW)
+    nodes.members[gone].kill()
+    eventually(lambda: nodes.partitions("lost")[0].leader_id == -1, "nobody leads")
+    assert "could not be elected" in operator.run("kafka-leader-election", *_election("preferred", "lost", 0), code=1)
+    said = operator.run("kafka-leader-election", *_election("unclean", "lost", 0))
+    assert "Successfully completed leader election (UNCLEAN) for partitions lost-0" in said
+    assert nodes.leader("lost") == left
+    nodes.members[gone].start()
+    nodes.wait_in_sync("lost", {gone, left})
+    operator.reassign("--verify", plan)
+
+
 def test_reassignment_with_a_throttle(operator: Operator) -> None:
     """Begun so slowly that it can be watched, then let go, and the throttle is taken away."""
-    _fill(operator, "moved")
+    _fill(operator, "moved", 1, 2)
     there = operator.file({"version": 1, "topics": [{"topic": "moved"}]})
     words = ["--topics-to-move-json-file", there, "--broker-list", "2,3"]
     proposed = operator.run("kafka-reassign-partitions", "--generate", *words).splitlines()[-1]
@@ -216,7 +235,7 @@ def test_reassignment_with_a_throttle(operator: Operator) -> None:
 
 def test_a_reassignment_is_cancelled(operator: Operator) -> None:
     """What was added is gone, what was to be removed stays."""
-    _fill(operator, "stayed")
+    _fill(operator, "stayed", 1, 2)
     plan = {("stayed", 0): [2, 3]}
     operator.reassign("--execute", plan, "--throttle", SLOW)
     assert "Successfully cancelled partition reassignment for: stayed-0" in operator.reassign("--cancel", plan)
@@ -226,9 +245,12 @@ def test_a_reassignment_is_cancelled(operator: Operator) -> None:
     assert "None of the specified partition reassignments are active." in operator.reassign("--cancel", plan)
 
 
-def _fill(operator: Operator, topic: str) -> None:
-    """Some megabytes on nodes 1 and 2: at the slow pace they would take the better part of an hour."""
-    operator.run("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "1:2")
+def _fill(operator: Operator, topic: str, *replicas: int) -> None:
+    """Some megabytes in one partition: at the slow pace they would take the better part of an hour."""
+    least = ("--config", "min.insync.replicas=1")
+    operator.run(
+        "kafka-topics", "--create", "--topic", topic, "--replica-assignment", ":".join(map(str, replicas)), *least
+    )
     producer = confluent_kafka.Producer({"bootstrap.servers": operator.nodes.bootstrap, "batch.num.messages": 10})
     for _ in range(100):
         producer.produce(topic, bytes(30_000), partition=0)
