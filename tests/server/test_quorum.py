@@ -365,3 +365,27 @@ async def test_pictures_that_are_committed_while_the_first_is_shown_wait_for_it(
     assert [what for what, _ in order] == ["begins", "ends"] * (len(order) // 2) and offsets == sorted(offsets)
     assert node.quorum.image.topic("t") is not None
     await node.stop()
+
+
+@on_loop
+async def test_a_decision_of_which_only_a_part_was_written_is_shown_as_far_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch of a large election is in the log, though there was no room for the second one."""
+    async with running(tmp_path) as node:
+        monkeypatch.setattr("ottla.server.quorum.RECORDS_PER_REQUEST_MAX", 2)
+        append, calls = node.quorum.store.append_records, 0
+
+        def fails_then(*args: Any) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise OSError(errno.EIO, "not now")
+            return append(*args)
+
+        monkeypatch.setattr(node.quorum.store, "append_records", fails_then)
+        with pytest.raises(KafkaError):
+            await node.controller.propose(create("t", partitions=3))
+        await node.controller.propose(create("u"))
+        shown = {topic.name for _, _, delta in node.seen for topic in delta.created.values()}
+        assert shown == {name for name in ("t", "u") if node.quorum.image.topic(name) is not None} == {"t", "u"}

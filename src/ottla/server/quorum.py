@@ -166,12 +166,18 @@ class Quorum:
 
     def _append(self, records: list[Versioned]) -> list[Step]:
         """Elections may need more records than a batch holds; nothing else does."""
-        steps = []
-        for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
-            batch = records[start : start + RECORDS_PER_REQUEST_MAX]
-            last = self._append_batch(batch)
-            self.written, delta = self.written.replay([record for record, _ in batch], last, self.written.epoch)
-            steps.append((self.written, delta))
+        steps: list[Step] = []
+        try:
+            for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
+                batch = records[start : start + RECORDS_PER_REQUEST_MAX]
+                last = self._append_batch(batch)
+                self.written, delta = self.written.replay([record for record, _ in batch], last, self.written.epoch)
+                steps.append((self.written, delta))
+        except KafkaError:
+            if steps:  # in the log, whoever is refused: everybody has to follow it
+                self._waiting.append(Waiting(self.store.end_offset, steps))
+                self.consensus.appended()
+            raise
         return steps
 
     def _append_batch(self, batch: list[Versioned]) -> int:
