@@ -196,14 +196,14 @@ class Peers:
     # --- addresses
 
     def _broker_places(self, broker_id: int) -> list[Place]:
-        broker = self._quorum.image.broker(broker_id)
+        broker = self._quorum.newest.broker(broker_id)
         endpoint = None if broker is None else broker.endpoints.get(self._config.inter_broker_listener)
         return [] if endpoint is None else [Place(endpoint.host, endpoint.port)]
 
     def _controller_places(self, controller_id: int) -> list[Place]:
         """Where it registered, and where the voters' record has it: it may have moved since the one or the other."""
         names = [name.upper() for name in self._config["controller.listener.names"]]
-        registered = self._quorum.image.controllers.get(controller_id)
+        registered = self._quorum.newest.controllers.get(controller_id)
         voter = self._quorum.voters.voter(controller_id)
         places = [Place(e.host, e.port) for name in names if registered and (e := registered.endpoints.get(name))]
         if voter is not None:

@@ -121,6 +121,11 @@ class Quorum:
         self._other_voters.append(changed)
 
     @property
+    def newest(self) -> Image:
+        """The newest committed picture, which may not be shown yet."""
+        return self._committed
+
+    @property
     def voters(self) -> VoterSet:
         return self.consensus.replica.voters if self.is_started else VoterSet()
 
