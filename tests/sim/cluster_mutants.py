@@ -155,7 +155,7 @@ def proposed_set_counts_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leadership, "_propose", hasty)
 
 
-@mutant(*CUTS, *ENDS)
+@mutant("kill", "slow_link", "slow_disk")
 def in_sync_before_caught_up(patch: pytest.MonkeyPatch) -> None:
     """Whoever fetches is in sync."""
 
@@ -224,13 +224,13 @@ def epoch_stays_when_the_leader_changes(patch: pytest.MonkeyPatch) -> None:
 # -- the quorum
 
 
-@mutant(*LOSSES, *ENDS)
+@mutant("kill_in_election")
 def vote_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     """The promise is not on disk when the voter falls."""
     patch.setattr(MetadataStore, "write_state", lambda self, *args: None)
 
 
-@mutant(*CUTS, *ENDS)
+@mutant("kill_in_election", *CUTS)
 def votes_twice_in_an_epoch(patch: pytest.MonkeyPatch) -> None:
     def generous(role: Any, candidate: Any, is_up_to_date: bool, is_pre_vote: bool) -> bool:
         if not is_pre_vote and isinstance(role, Unattached):
@@ -318,4 +318,7 @@ KNOWN: dict[str, int] = {
     "followers_serve_as_leaders": 6,
     "in_sync_set_shrinks_without_the_controller": 0,
     "proposed_set_counts_at_once": 1,
+    "epoch_stays_when_the_leader_changes": 2,
+    "any_majority_of_two_is_one": 0,
+    "votes_for_a_shorter_log": 7,
 }

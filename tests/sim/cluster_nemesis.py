@@ -100,6 +100,7 @@ class Nemesis:
             "kill_at_call": 3,
             "kill_two": 2,
             "kill_all": 1,
+            "kill_in_election": 2,
             "power_cut": 3,
             "power_cut_of_all": 2 if self.play.is_synced else 0,
             "wiped_disk": 2,
@@ -239,6 +240,24 @@ class Nemesis:
         for name in rng.sample(self.names, len(self.names)):
             self.end(name, None, "kill of all")
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.05)))
+
+    async def kill_in_election(self, rng: random.Random) -> None:
+        """The active controller falls, and when somebody stands for election, so do those who vote: what they promised must
+        not be forgotten."""
+        before = max((epoch for _, epoch in self.epochs()), default=0)
+        self.end(self.controller() or self.somebody(rng), None, "kill")
+        for _ in range(600):
+            await asyncio.sleep(0.002)
+            risen = [name for name, epoch in self.epochs() if epoch > before]
+            if risen:
+                for name in rng.sample(risen, len(risen)):
+                    self.end(name, None, "kill in an election")
+                return
+
+    def epochs(self) -> list[tuple[str, int]]:
+        """The epoch of the quorum, as each that runs sees it."""
+        nodes = [(name, m.node) for name, m in self.cluster.machines.items() if self.cluster.is_up(name)]
+        return [(name, node.quorum.epoch) for name, node in nodes if node is not None]
 
     async def power_cut(self, rng: random.Random) -> None:
         name = self.somebody(rng)
