@@ -82,6 +82,34 @@ def test_retention_of_a_deleted_log_leaves_its_namesake_alone() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("upto", [0, 2, 8])
+def test_retention_of_a_log_that_is_cut_takes_nothing_of_what_came_since(upto: int) -> None:
+    """After an unclean election a follower's log may be cut below where retention was about to let it begin."""
+
+    async def scenario() -> None:
+        directory = opened_within(SimDisk())
+        log = await directory.create("t", 0, TOPIC_ID, SIZED)
+        fill(log, 20)
+        checkpoint, cuts = directory.checkpoint, [upto]
+
+        async def overtaken() -> None:
+            await checkpoint()
+            if cuts:
+                await log.truncate_to(cuts.pop())
+                put(log, batch())
+
+        log.checkpoint = overtaken
+        await retention.perform(log, retention.plan(log, 0, log.end_offset))
+        assert log.active in log.segments and log.active.base <= upto
+        put(log, batch())
+        log.close()
+        again = opened_within(directory.disk.outlive())  # type: ignore[attr-defined]
+        await again.load(lambda topic: SIZED)
+        assert again.logs["t", 0].end_offset == log.end_offset == upto + 2
+
+    run(scenario())
+
+
 def test_a_sync_of_a_deleted_log_writes_nothing_for_its_namesake() -> None:
     """The epochs of the old topic must not become those of the new one."""
 

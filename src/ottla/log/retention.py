@@ -88,8 +88,8 @@ async def _perform(log: Log, count: int) -> int:
     trimming.raise_start(log, first.base)
     if log.checkpoint is not None:
         await log.checkpoint()
-    if log.failed is not None:
-        return 0  # deleted meanwhile: whatever bears these names now is another log's
+    if log.failed is not None or first not in log.segments:
+        return 0  # deleted meanwhile, or cut below: whatever bears these names now is not what was to go
     gone = [segment for segment in log.segments if segment.base < first.base]
     trimming.put_aside(log, gone)
     log.segments = [segment for segment in log.segments if segment.base >= first.base]

@@ -6,7 +6,8 @@ removes them too.
 
 The log start rises, and is on disk in its checkpoint, before the first file goes: after a crash in the middle, segments that
 are still there lie below the log start and are invisible. The recovery point falls, and is on disk, before the log is cut:
-otherwise a crash could leave new records below a recovery point that was true only of the old ones.
+otherwise a crash could leave new records below a recovery point that was true only of the old ones. So does the log start,
+where the cut is below it: a start would take a log that ends there for one that lost its files, and begin it anew.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ async def truncate_to(log: Log, offset: int) -> bool:
     removed = log.segments[keep:]
     cut_segment(log, log.segments[keep - 1], offset)
     log.end_offset = offset
-    log.start_offset = min(log.start_offset, offset)
     log.adopt(log.segments[:keep])
     put_aside(log, removed)
     log.drop_snapshots(lambda at: at <= offset)
@@ -94,7 +94,8 @@ def write_epochs(log: Log) -> None:
 async def lower_recovery_point(log: Log, offset: int) -> None:
     log.cuts += 1
     log.cleaned_to = min(log.cleaned_to, offset)
-    lowered = log.recovery_point > offset
+    lowered = log.recovery_point > offset or log.start_offset > offset
+    log.start_offset = min(log.start_offset, offset)
     log.recovery_point = min(log.recovery_point, offset)
     log.synced_end = min(log.synced_end, offset)
     if lowered and log.checkpoint is not None:
