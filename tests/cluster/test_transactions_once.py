@@ -23,7 +23,7 @@ from compat.exactly_once import SETTINGS, JavaLoop, Loop, Trial
 pytestmark = pytest.mark.apache
 
 # kafka-python 3.0.12 forgets a request whose coordinator it cannot connect to, and waits for its answer for ever: the long
-# test ends who hangs. aiokafka does not look at the error of an OffsetFetch that came to the wrong coordinator, and begins at 0.
+# test ends who hangs. aiokafka takes an OffsetFetch that was refused for one without offsets, and begins at 0.
 PYTHON_LIBRARIES = ("confluent", "kafka-python")
 SECONDS = float(os.environ.get("OTTLA_KILLING_SECONDS", "60"))
 
