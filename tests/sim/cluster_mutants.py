@@ -321,4 +321,13 @@ KNOWN: dict[str, int] = {
     "epoch_stays_when_the_leader_changes": 2,
     "any_majority_of_two_is_one": 0,
     "votes_for_a_shorter_log": 7,
+    "vote_is_not_kept": 3,
+    "enough_is_one": 2,
+    "committed_without_a_majority": 1,
+    "metadata_is_never_synced": 1,
+    "anybody_may_lead": 2,
+    "metadata_is_not_cut": 0,
+    "lost_producer_state_on_failover": 4,
+    "followers_cut_to_their_watermark": 5,
+    "who_came_back_with_less_stays_in_sync": 14,
 }
