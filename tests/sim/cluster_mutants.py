@@ -330,4 +330,6 @@ KNOWN: dict[str, int] = {
     "lost_producer_state_on_failover": 4,
     "followers_cut_to_their_watermark": 5,
     "who_came_back_with_less_stays_in_sync": 14,
+    "old_lives_count": 14,
+    "votes_twice_in_an_epoch": 32,
 }
