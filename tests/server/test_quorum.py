@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +390,23 @@ async def test_a_decision_of_which_only_a_part_was_written_is_shown_as_far_as_it
         await node.controller.propose(create("u"))
         shown = {topic.name for _, _, delta in node.seen for topic in delta.created.values()}
         assert shown == {name for name in ("t", "u") if node.quorum.image.topic(name) is not None} == {"t", "u"}
+
+
+@on_loop
+async def test_a_snapshot_of_a_later_epoch_takes_the_place_of_a_log_that_parted_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash came after the leader's snapshot was kept, and before the log that contradicts it was let go."""
+
+    async def keep_all() -> None: ...
+
+    async with running(tmp_path) as node:
+        await node.controller.propose(create("t"))
+        image, store = node.quorum.image, node.quorum.store
+        monkeypatch.setattr(store, "trim", keep_all)
+        await node.controller.propose(create("never-committed"))
+        await store.write_snapshot(replace(image, epoch=9), node.quorum.voters)
+        assert store.end_offset > image.offset + 1
+    async with running(tmp_path) as again:
+        assert again.quorum.store.start_offset == image.offset + 1
+        assert again.quorum.image.topic("t") and not again.quorum.image.topic("never-committed")

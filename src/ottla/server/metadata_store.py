@@ -157,9 +157,7 @@ class MetadataStore:
         self._noted_end = self._read_noted()
         end = max(self.log.end_offset, self.snapshot_end)
         self.is_sound = self.log.corrupt_batches == 0 and end >= self._noted_end
-        if self.log.end_offset < loaded.image.offset + 1:
-            # The snapshot reaches further than the log: whatever the log had is in it.
-            self.log.truncate_fully_and_start_at(loaded.image.offset + 1)
+        self._let_go_of_what_a_snapshot_replaced(loaded.image)
         loaded.snapshot = loaded.image
         for image, _ in self.replay(loaded.snapshot, self.log.end_offset, loaded.history):
             loaded.image = image
@@ -167,6 +165,14 @@ class MetadataStore:
         if self._disk.exists(state):
             loaded.state = QuorumState.of_json(self._disk.read(state))
         return loaded
+
+    def _let_go_of_what_a_snapshot_replaced(self, image: Image) -> None:
+        """A snapshot that reaches further than the log, or is of a later epoch than all of it, was a leader's: whatever is
+        true of the log is in it, and the rest may be what nobody else ever had."""
+        log, end = self.log, image.offset + 1
+        begins_with_it = log.start_offset == log.end_offset == end
+        if (log.end_offset < end or log.epochs.latest < image.epoch) and not begins_with_it:
+            log.truncate_fully_and_start_at(end)
 
     def _read_noted(self) -> int:
         path = f"{self.path}/{COMMITTED}"
