@@ -15,7 +15,7 @@ from ottla.log.producers import Origin
 from ottla.metadata import records as r
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.fetch import FetchResponse
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.offsets import DeleteRecordsRequest
 from ottla.wire.records import Record, build, iterate
 
@@ -289,6 +289,30 @@ async def test_a_partition_in_trouble_does_not_hold_up_the_others() -> None:
     assert cluster.brokers[2].replicas.fetchers.by_leader[1].fetches - before < 60, "it does not ask without pause"
     bad.log.failed = None
     await until(lambda: bad.log.end_offset == 1)
+
+
+@played
+async def test_a_partition_that_the_leader_opens_while_it_is_asked_for() -> None:
+    """The follower has heard of it first, and its fetch waits for others meanwhile: what it said counts when the log is there.
+    Otherwise it would never say it again, and be out of sync for ever (found by seeds 92 and 2083 of the cluster)."""
+    cluster = Cluster()
+    await cluster.start(1, 2)
+    cluster.create([1, 2])
+    await cluster.tell()
+    leader, follower = cluster.brokers[1], cluster.brokers[2]
+    await until(lambda: follower.replicas.fetchers.by_leader[1].fetches > 1)
+    record = {"topic_id": cluster.image.topic(TOPIC).id, "replicas": [1, 2], "isr": [1, 2], "leader": 1}  # type: ignore[union-attr]
+    cluster.replay(r.PartitionRecord(partition_id=1, leader_epoch=0, partition_epoch=0, **record))  # type: ignore[arg-type]
+    state = FetchRequest.ReplicaState(replica_id=2, replica_epoch=follower.epoch)
+    asked = [FetchRequest.Topic.Partition(partition=index, partition_max_bytes=1000) for index in (0, 1)]
+    topics = [FetchRequest.Topic(topic_id=record["topic_id"], partitions=asked)]
+    fetch = FetchRequest(replica_id=2, replica_state=state, max_wait_ms=500, min_bytes=1, topics=topics)
+    waiting = asyncio.ensure_future(leader.answer(fetch))
+    await asyncio.sleep(0.1)
+    await leader.see()
+    await waiting
+    leadership = leader.replicas.find(TOPIC, 1).leadership
+    assert leadership is not None and leadership.followers[2].end == 0
 
 
 @played

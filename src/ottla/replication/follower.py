@@ -228,6 +228,7 @@ class Fetcher:
         for key, followed in list(self._paused.items()):
             if followed.paused_until <= now:
                 del self._paused[key]
+                self._gone.pop(key, None)  # or one request would name it and forget it
                 self._news[key] = None
 
     # --- asking

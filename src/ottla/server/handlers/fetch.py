@@ -108,6 +108,7 @@ class Reading:
         "life",
         "may_ask_followers",
         "min_bytes",
+        "missed",
         "plan",
         "rack",
         "replicas",
@@ -125,6 +126,8 @@ class Reading:
         self.follower_id = state.replica_id
         self.life = request.replica_state.replica_epoch
         self.is_again = False
+        # Partitions that were not here when the request came; they may be when it is read again.
+        self.missed: frozenset[Key] = frozenset()
         self.may_ask_followers = self.follower_id < 0 and ctx.version >= FROM_FOLLOWERS_SINCE
         self.rack = ""
         if request.rack_id and self.may_ask_followers and ctx.node.config["replica.selector.class"] == RACK_AWARE:
@@ -168,6 +171,7 @@ class Reading:
                 self.urgent = self.has_failed = True
         if not answers and (missing or not self.plan.is_part):
             self.urgent = True
+        self.missed = frozenset(missing)
         self.answers = {**answers, **_unknown_ids_first(missing)} if missing else answers
 
     def _listen(self, session: Session) -> None:
@@ -203,9 +207,13 @@ class Reading:
         if self.follower_id >= 0 and self._is_held_back(partition):
             limit, first = 0, False
         located = log.locate(wanted.offset, limit, self.bound(partition), first, False)
-        if self.follower_id >= 0 and not self.is_again and partition.leadership is not None:
+        if self.follower_id >= 0 and partition.leadership is not None and self._is_first_look(wanted):
             partition.leadership.has_fetched(self.follower_id, wanted.offset, wanted.start, self.life)
         return self._found(partition, wanted, located) if located.verified else None
+
+    def _is_first_look(self, wanted: Wanted) -> bool:
+        """A follower says how far it is once with each request, and does not repeat it for a partition without news."""
+        return not self.is_again or (wanted.topic, wanted.index) in self.missed
 
     async def _read_later(self, partition: Partition, wanted: Wanted) -> Answer:
         limit, bound = self._limit(wanted), self.bound(partition)
