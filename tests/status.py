@@ -53,7 +53,6 @@ REASONS = [
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
     ("GRP-21..23", "Rates and sizes: `make bench` measures how soon 200 members settle, and what 2,000 groups cost."),
     ("GRP-25", COPIES),
-    ("TRAP-42..47, TRAP-49, TRAP-50", COPIES),
     ("TRAP-76", "There are no share groups yet."),
 ]
 

@@ -122,7 +122,7 @@ def a_static_member_comes_back_while_it_waits(party: Party) -> None:
     party.hear("a")
     party.join("b", group_instance_id="i", session_timeout_ms=500)
     party.until("PreparingRebalance", 2)
-    party.join("b'", group_instance_id="i", session_timeout_ms=500)
+    party.join("b'", group_instance_id="i", session_timeout_ms=2000)
     party.hear("b", "b'")
 
 

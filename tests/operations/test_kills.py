@@ -190,6 +190,6 @@ def test_a_log_that_fell_silent_is_not_scanned(node: StartNode) -> None:
         assert eventually(lambda: checkpoint.exists() and "events 0 5" in checkpoint.read_text())
         broker.kill()
     broker.start()
-    assert "after an unclean stop: 0 MB scanned, 0 bytes cut" in broker.log_text().splitlines()[-3]
+    assert "after an unclean stop: 0 MB scanned, 0 bytes cut" in broker.log_text()
     with Line(broker.address) as line:
         assert line.produce("events", batch_of(b"more")).base_offset == 5

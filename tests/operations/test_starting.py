@@ -152,10 +152,10 @@ def test_a_command_line_that_cannot_be(arguments: list[str], word: str) -> None:
 
 def test_settings_that_nobody_knows_or_that_are_gone(node: StartNode, tmp_path: Path) -> None:
     """FTM-01: a server.properties of an older Kafka starts; what is not obeyed is named, and what replaced it."""
-    file = tmp_path / "server.properties"
+    file, port = tmp_path / "server.properties", free_port()
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
-        f"controller.quorum.bootstrap.servers={HOST}:9093\nlisteners=PLAINTEXT://:9092,CONTROLLER://:{free_port()}\n"
+        f"controller.quorum.bootstrap.servers=localhost:{port}\nlisteners=PLAINTEXT://:9092,CONTROLLER://:{port}\n"
         "no.such.setting=1\nzookeeper.connect=localhost:2181\nreplica.lag.max.messages=4000\nnum.partitions=3\n"
     )
     broker = node(options=[str(file)])

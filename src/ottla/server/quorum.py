@@ -49,6 +49,7 @@ T = TypeVar("T")
 Follow = Callable[[Image, Image, Delta], Awaitable[None]]
 Step = tuple[Image, Delta]
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PROTOCOL_CODES = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -350,11 +351,16 @@ class Quorum:
         fixed = VoterSet.of_setting(",".join(self._config["controller.quorum.voters"]))
         if fixed.voters:
             return fixed
-        me = self._myself()
-        own = {f"{address.host}:{address.port}" for address in me.addresses}
-        elsewhere = {each.strip() for each in self._config["controller.quorum.bootstrap.servers"]} - own
+        servers = self._config["controller.quorum.bootstrap.servers"]
+        elsewhere = [server for server in servers if not self._is_here(server)]
         is_first = "controller" in self._config["process.roles"] and not elsewhere
-        return VoterSet((me,)) if is_first else VoterSet()
+        return VoterSet((self._myself(),)) if is_first else VoterSet()
+
+    def _is_here(self, server: str) -> bool:
+        """Whether a bootstrap server is this node. Kafka's own example names localhost, and a listener without a host."""
+        host, _, port = server.strip().rpartition(":")
+        ours = [e for e in self._config.controller_endpoints if str(e.port or self._ports.get(e.name, 0)) == port]
+        return any(host.strip("[]") in (*LOOPBACK, socket.gethostname(), listener.host) for listener in ours)
 
     def _myself(self) -> Voter:
         """As the settings have it: whoever gets this directory, Apache Kafka included, listens where they say."""

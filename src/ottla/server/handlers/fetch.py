@@ -365,7 +365,7 @@ class Parked:
     async def wait(self, seconds: float) -> None:
         session = self._reading.plan.session
         if session is not None and self._reading.follower_id >= 0:
-            await self._wait_for_news(session, seconds)
+            await self._until_news(session, seconds)
             return
         watches = [Watch(self, partition, wanted) for partition, wanted in self._partitions()]
         # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
@@ -380,7 +380,7 @@ class Parked:
             for watch in watches:
                 watch.end()
 
-    async def _wait_for_news(self, session: Session, seconds: float) -> None:
+    async def _until_news(self, session: Session, seconds: float) -> None:
         timer = asyncio.get_running_loop().call_later(seconds, self.wake)
         session.notice = self.notice
         try:
