@@ -30,7 +30,7 @@ SECONDS = float(os.environ.get("OTTLA_KILLING_SECONDS", "30"))
 
 class Worker:
     """Runs transactions one after another, each third one aborted, and remembers what it was told of them. With our own
-    client: librdkafka 2.16 may wait for ever for messages of its own when an abort follows a change of leaders."""
+    client: librdkafka 2.16 hung here in an abort after a change of leaders, with messages of its own; why is not known."""
 
     def __init__(self, nodes: Cluster, topic: str, name: str) -> None:
         self.nodes, self.topic, self.name = nodes, topic, name
