@@ -40,6 +40,7 @@ class Writer:
                 "delivery.timeout.ms": 1000 * DELIVERY_SECONDS,
                 # A leader that is cut off keeps requests, and does not know that another leads: time and others tell.
                 "request.timeout.ms": 3000,
+                "socket.timeout.ms": 6000,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 100,

@@ -17,7 +17,7 @@ __all__ = ["quiet"]
 
 ROUNDS = 5
 SEEDS_MAX = 25
-MORE = range(SEEDS.stop, SEEDS.stop + 90)
+MORE = range(SEEDS.stop, SEEDS.stop + 60)
 
 
 @pytest.mark.timeout(1200)
