@@ -45,14 +45,12 @@ FAMILIES = [
 ]
 
 # Why a behaviour of a family that is otherwise claimed has no test. `test_status.py` wants a test or a reason for each.
-COPIES = "About copies on other brokers: one node has none."
 TIERED = "There is no tiered storage yet."
 REASONS = [
     ("IO-12", "What disks can do; it decides nothing here, and the benchmark reports rates of the node itself."),
     ("IO-13, RET-10", TIERED),
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
     ("GRP-21..23", "Rates and sizes: `make bench` measures how soon 200 members settle, and what 2,000 groups cost."),
-    ("GRP-25", COPIES),
     ("TRAP-76", "There are no share groups yet."),
 ]
 

@@ -283,7 +283,7 @@ async def test_who_is_no_replica_is_told_to_come_again() -> None:
 
 @played
 async def test_consumers_read_in_their_own_rack() -> None:
-    """KIP-392, REP-03: the leader sends them to a follower there, and that one gives what it knows to be committed."""
+    """KIP-392, REP-03, GRP-25: the leader sends them to a follower there, and that one gives what it knows to be committed."""
     cluster = Cluster(selector="org.apache.kafka.common.replica.RackAwareReplicaSelector")
     await cluster.start(1, 2, 3, racks={1: "a", 2: "b", 3: "c"})
     cluster.create([1, 2, 3])

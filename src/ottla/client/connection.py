@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from ottla import __version__
 from ottla.wire.codec import Malformed, decode
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.frames import Frames, read_response_header, request_frame
 from ottla.wire.messages import RESPONSES
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -39,10 +39,8 @@ class Awaited(NamedTuple):
 
 def failure(code: int, message: str | None = None) -> KafkaError:
     """The error of an answer; a number that is newer than our table keeps its meaning of "no"."""
-    known = Error._value2member_map_.get(code)
-    if not isinstance(known, Error):
-        return KafkaError(Error.UNKNOWN_SERVER_ERROR, message or f"error {code}")
-    return KafkaError(known, message)
+    error = error_of(code)
+    return KafkaError(error, message if error.code == code else message or f"error {code}")
 
 
 def check(code: int, message: str | None = None) -> None:

@@ -105,11 +105,6 @@ class Sessions:
             for session in self._of.values():
                 session.contact_ms = min(session.contact_ms + missed, now_ms)
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next session runs out if nothing is heard."""
-        ends = [0 if s.suspected else s.contact_ms + self.timeout_ms for s in self._of.values()]
-        return min(ends, default=None)
-
     def registered_at(self, broker: Broker) -> int:
         """The offset that the broker must have read to be let in.
 
