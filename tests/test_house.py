@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "replication",
         "client",
     },
+    "pipeline": {"wire", "world", "properties", "client"},
     "testing": {"wire", "world", "config", "log", "metadata", "server"},
     "sim": {"wire", "world", "config", "log", "raft", "metadata", "replication", "client", "server"},
     "cli": {
@@ -50,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "properties",
         "config",
         "client",
+        "pipeline",
         "server",
         "sim",
         "log",
@@ -65,7 +67,7 @@ LOUD_MODULES = {"asyncio", "socket", "threading", "time", "random", "os", "uuid"
 # Only these rooms and files may touch clock, randomness, threads, disk or sockets directly.
 MACHINE_MODULES = {"time", "os", "uuid", "threading", "socket", "subprocess", "shutil", "concurrent", "multiprocessing"}
 IMPORT_LATE = {"cli", "testing", "__init__"}
-AT_THE_EDGE = {"world", "server", "testing", "cli", "sim"}
+AT_THE_EDGE = {"world", "server", "pipeline", "testing", "cli", "sim"}
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
