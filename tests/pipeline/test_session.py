@@ -1,0 +1,67 @@
+"""What a session is made of, and what is said when something is missing. No JVM is started here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline import needs
+from ottla.pipeline.session import ROCKSDB, settings_of
+
+
+def test_a_local_session_stays_on_loopback_and_shuffles_little():
+    settings = settings_of("local[2]", {})
+    assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert int(settings["spark.sql.shuffle.partitions"]) <= max(2, os.cpu_count() or 2)
+    assert settings["spark.sql.streaming.stateStore.providerClass"] == ROCKSDB
+    assert settings["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
+
+
+def test_a_cluster_keeps_its_own_addresses_and_its_shuffle():
+    settings = settings_of("spark://far:7077", {})
+    assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"} & settings.keys()
+
+
+def test_what_the_caller_says_comes_last():
+    given = {"spark.sql.shuffle.partitions": "7", "spark.ui.enabled": "true"}
+    settings = settings_of("local[*]", given)
+    assert {key: settings[key] for key in given} == given
+
+
+def fake_java(directory: Path, version: str) -> None:
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
+def test_java_that_is_new_enough(tmp_path, monkeypatch, version):
+    fake_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    needs.java()
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2"])
+def test_java_that_is_too_old(tmp_path, monkeypatch, version):
+    fake_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(needs.Missing, match=r"needs Java 17 or later, and .* is \d+: .*JAVA_HOME"):
+        needs.java()
+
+
+def test_no_java(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(needs.Missing, match=r"there is none: apt install"):
+        needs.check()
+
+
+def test_a_module_that_is_not_installed():
+    with pytest.raises(
+        needs.Missing, match=r"needs no_such.module, which is not installed: pip install 'ottla\[spark\]'"
+    ):
+        needs.modules({"numpy": "spark", "no_such.module": "spark"})
