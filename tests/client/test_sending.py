@@ -19,7 +19,9 @@ from ottla.client.connection import Lost
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer, Sent
 from ottla.client.sending import FLYING_MAX
+from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.records import Record, build
 
 NUMBERS = itertools.count()
 PRODUCE = 0
@@ -259,6 +261,90 @@ def test_a_leader_that_has_forgotten_us_takes_what_comes_first(broker):
                 results += await asyncio.gather(*posted, return_exceptions=True)
         assert [type(result) for result in results] == [KafkaError, Sent, Sent, Sent, Sent]
         assert await written(cluster, topic) == [[b"before 0", b"before 1", b"before 2", *values[1:]]]
+
+    run(broker, act)
+
+
+def built(*values: bytes) -> bytearray:
+    return bytearray(
+        build([Record(timestamp=1000 + i, value=value) for i, value in enumerate(values)], codec=Codec.LZ4)
+    )
+
+
+def test_batches_built_elsewhere_go_with_the_others_in_order(broker):
+    """Each takes as many numbers as it has records, and what was posted before it is written before it."""
+
+    async def act(cluster: Cluster, _behind: Cluster, _between: Between, topic: str) -> None:
+        where = TopicPartition(topic, 0)
+        async with Producer(cluster, linger_ms=1000) as producer:
+            own = [await producer.post(topic, b"0")]
+            one = await producer.post_batch(where, built(b"1", b"2", b"3"))
+            own.append(await producer.post(topic, b"4"))
+            other = await producer.post_batch(where, built(b"5", b"6"))
+            assert await one == Sent(0, 1, 1002)
+            assert (await other).offset == 5
+            assert [(await future).offset for future in own] == [0, 4]
+            lane = producer._sender.lane(where)
+            assert lane.sequence == lane.expected == 7
+        assert await written(cluster, topic) == [[b"%d" % i for i in range(7)]]
+
+    run(broker, act)
+
+
+def test_a_batch_built_elsewhere_is_sent_again_under_its_numbers(broker):
+    """IDM-01: answers are cut off; nothing is doubled, nothing is missing."""
+
+    async def act(cluster: Cluster, behind: Cluster, between: Between, topic: str) -> None:
+        where = TopicPartition(topic, 0)
+        async with Producer(behind) as producer:
+            await producer.send(topic, value=b"0")
+            for turn in range(3):
+                between.open.clear()
+                pairs = [b"%d" % (1 + 16 * turn + i) for i in range(16)]
+                posted = [await producer.post_batch(where, built(*pairs[i : i + 2])) for i in range(0, 16, 2)]
+                await between.seen(between.produces + FLYING_MAX)
+                between.cut()
+                await asyncio.gather(*posted)
+        assert await written(cluster, topic) == [[b"%d" % i for i in range(49)]]
+
+    run(broker, act)
+
+
+def test_behind_a_refused_batch_one_built_elsewhere_gets_other_numbers(broker):
+    async def act(cluster: Cluster, _behind: Cluster, _between: Between, topic: str) -> None:
+        await Admin(cluster).alter_configs(topic, put={"max.message.bytes": "2000"})
+        where = TopicPartition(topic, 0)
+        async with Producer(cluster) as producer:
+            await producer.send(topic, value=b"first")
+            batches = [built(b"a", b"b"), built(os.urandom(5000)), built(b"c"), built(b"d", b"e")]
+            posted = [await producer.post_batch(where, batch) for batch in batches]
+            results = await asyncio.gather(*posted, return_exceptions=True)
+        assert [getattr(result, "offset", None) for result in results] == [1, None, 3, 4]
+        assert isinstance(results[1], KafkaError) and results[1].error is Error.MESSAGE_TOO_LARGE
+        assert await written(cluster, topic) == [[b"first", b"a", b"b", b"c", b"d", b"e"]]
+
+    run(broker, act)
+
+
+def test_a_batch_built_elsewhere_belongs_to_the_transaction(broker):
+    """It is seen once that is committed, and never when it is aborted."""
+
+    async def act(cluster: Cluster, _behind: Cluster, _between: Between, topic: str) -> None:
+        where = TopicPartition(topic, 0)
+        async with Producer(cluster, transactional_id=f"id of {topic}") as producer:
+            await producer.init()
+            with pytest.raises(ValueError, match="no transaction has begun"):
+                await producer.post_batch(where, built(b"too early"))
+            for values, commits in (((b"x", b"y"), False), ((b"a", b"b"), True)):
+                producer.begin()
+                await (await producer.post_batch(where, built(*values)))
+                await (producer.commit() if commits else producer.abort())
+        end = (await cluster.list_offsets({where: LATEST}, read_committed=True))[where].offset
+        committed = Consumer(cluster, {where: EARLIEST}, ends={where: end}, read_committed=True)
+        assert [record.value async for record in committed] == [b"a", b"b"]
+        with pytest.raises(KafkaError, match="has no partition 1"):
+            async with Producer(cluster) as producer:
+                await producer.post_batch(TopicPartition(topic, 1), built(b"a"))
 
     run(broker, act)
 

@@ -29,12 +29,14 @@ from ottla.wire.records import (
     control_type,
     crc_ok,
     end_marker,
+    frame,
     iterate,
     look,
     look_ahead,
     marker_epoch,
     recompress,
     set_log_append_time,
+    set_producer,
     stamp,
 )
 
@@ -220,6 +222,19 @@ def test_stamp_leaves_the_crc_true():
     assert (look(stamped).base_offset, look(stamped).leader_epoch) == (123456789012, 77)
     assert stamped[16:] == original[16:]
     assert stamped[8:12] == original[8:12]
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_batch_gets_its_producer_later(transactional):
+    """What is stamped in is what `build` would have written at once."""
+    given = [Record(timestamp=1000 + i, key=b"k%d" % i, value=b"v") for i in range(3)]
+    producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 40, "transactional": transactional}
+    batch = bytearray(build(given, codec=Codec.GZIP))
+    assert batch == frame(batch[HEADER_BYTES:], Codec.GZIP, 1000, 1002, 3)
+    set_producer(batch, 7, 3, 40, transactional)
+    assert batch == build(given, codec=Codec.GZIP, **producer)
+    set_producer(batch, -1, -1, -1, False)
+    assert batch == build(given, codec=Codec.GZIP)
 
 
 @pytest.mark.parametrize("codec", Codec)

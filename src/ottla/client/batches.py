@@ -6,6 +6,9 @@ one connection, so the leader sees them in order too; and because a leader refus
 last one it has written, none that flies behind a failed batch is written before it. When one fails, nothing more leaves
 the lane until all that fly are answered; then those not written go back to the front and are sent again.
 
+A batch may also come as it is, built elsewhere (`built`): nothing is added to it, and sealing it only writes the number,
+the identity and a new CRC into its header.
+
 A batch is *doubtful* once an attempt ended without a clear answer: it may have been written. Its bytes may then be sent
 again (the leader knows their numbers and writes them once), but never under other numbers.
 """
@@ -20,7 +23,7 @@ from ottla.client.cluster import TopicPartition
 from ottla.client.connection import Connection
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceResponse
-from ottla.wire.records import SEQUENCE_MODULUS, Record
+from ottla.wire.records import SEQUENCE_MODULUS, Record, look
 
 # A record in a batch is at most this much longer than its key, value and headers.
 RECORD_OVERHEAD = 21
@@ -67,6 +70,7 @@ class Pending:
     """A batch, and those who wait for its records."""
 
     __slots__ = (
+        "built",
         "closed",
         "data",
         "deadline",
@@ -86,11 +90,17 @@ class Pending:
         self.records: list[Record] = []
         self.futures: list[asyncio.Future[Sent]] = []
         self.size = 0
-        self.data: bytes | None = None
+        self.built: bytearray | None = None
+        self.data: bytes | bytearray | None = None
         self.sequence = -1
         self.doubtful = False
         self.error: Exception | None = None
         self.settled: asyncio.Future[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """Records in it, and so how many numbers it takes."""
+        return len(self.records) if self.built is None else look(self.built).last_offset_delta + 1
 
     def fail(self, error: Exception) -> None:
         """This attempt came to nothing."""
@@ -100,7 +110,11 @@ class Pending:
 
     def acknowledge(self, partition: int, answer: Answer) -> None:
         base, appended_ms = answer.base_offset, answer.log_append_time_ms
-        for i, (record, future) in enumerate(zip(self.records, self.futures, strict=True)):
+        if self.built is not None:
+            records = [Record(timestamp=look(self.built).max_timestamp)]  # one waits for all of them
+        else:
+            records = self.records
+        for i, (record, future) in enumerate(zip(records, self.futures, strict=True)):
             if not future.done():
                 offset = base + i if base >= 0 else -1
                 future.set_result(Sent(partition, offset, record.timestamp if appended_ms < 0 else appended_ms))
@@ -155,7 +169,7 @@ class Lane:
 
     def acknowledged(self, batch: Pending) -> None:
         self.flying.remove(batch)
-        self.expected = (batch.sequence + len(batch.records)) % SEQUENCE_MODULUS
+        self.expected = (batch.sequence + batch.count) % SEQUENCE_MODULUS
         self.known_as = self.identity.producer_id
         self.pause_s, self.not_before = PAUSE_SECONDS, 0.0
 

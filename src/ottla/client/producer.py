@@ -120,6 +120,23 @@ class Producer:
         timestamp: int | None = None,
     ) -> asyncio.Future[Sent]:
         """Put one record on its way; it waits only for room in the buffer, and for news of a topic not seen before."""
+        count = await self._room_for(topic)
+        where = TopicPartition(topic, self._choose(topic, key, count) if partition is None else partition)
+        _check(where, count)
+        record = Record(-1, self.cluster.now_ms() if timestamp is None else timestamp, key, value, headers)
+        return self._put(where, record)
+
+    async def post_batch(self, where: TopicPartition, batch: bytearray) -> asyncio.Future[Sent]:
+        """Put a batch on its way that was built elsewhere, with offsets from 0 on and nobody's name in it.
+
+        It is sent as it is but for the name, the numbers and the CRC in its header, which are written into `batch`: leave
+        it alone from here on. The answer is where its first record went. Codec and size are the builder's choice.
+        """
+        _check(where, await self._room_for(where.topic))
+        return self._put_built(where, batch)
+
+    async def _room_for(self, topic: str) -> int:
+        """Wait until something more may be posted; how many partitions the topic has."""
         count = self.cluster.partitions_at_hand(topic)
         if count is None:
             count = await self.cluster.partition_count(topic, create=self.create_topics)
@@ -128,11 +145,7 @@ class Producer:
             await self._room.wait()
         if self._transactions is not None:
             self._transactions.may_post()
-        where = TopicPartition(topic, self._choose(topic, key, count) if partition is None else partition)
-        if not 0 <= where.partition < count:
-            raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has no partition {where.partition}")
-        record = Record(-1, self.cluster.now_ms() if timestamp is None else timestamp, key, value, headers)
-        return self._put(where, record)
+        return count
 
     async def flush(self) -> None:
         """Return when everything posted so far has been acknowledged or refused."""
@@ -209,6 +222,20 @@ class Producer:
         batch.futures.append(future)
         return future
 
+    def _put_built(self, where: TopicPartition, built: bytearray) -> asyncio.Future[Sent]:
+        loop = asyncio.get_running_loop()
+        lane = self._sender.lane(where)
+        if lane.queue and not lane.queue[-1].closed:
+            self._close(lane)  # what was posted before it is written before it
+        batch = Pending(loop.time(), loop.time() + self.delivery_s)
+        batch.built, batch.size, batch.closed = built, len(built), True
+        lane.queue.append(batch)
+        self._buffered += batch.size
+        self._sender.wake(lane)
+        future: asyncio.Future[Sent] = loop.create_future()
+        batch.futures.append(future)
+        return future
+
     def _open(self, lane: Lane, loop: asyncio.AbstractEventLoop) -> Pending:
         due = loop.time() + self.linger_s
         batch = Pending(due, due + self.delivery_s)
@@ -240,6 +267,11 @@ class Producer:
         response: InitProducerIdResponse = await connection.request(request, version=version)
         check(response.error_code)
         return Identity(response.producer_id, response.producer_epoch)
+
+
+def _check(where: TopicPartition, count: int) -> None:
+    if not 0 <= where.partition < count:
+        raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"topic {where.topic!r} has no partition {where.partition}")
 
 
 __all__ = ["NOT_WRITTEN", "Producer", "Sent"]

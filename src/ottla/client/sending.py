@@ -20,7 +20,7 @@ from ottla.client.cluster import Cluster, TopicPartition, may_pass
 from ottla.client.connection import REQUEST_SECONDS, Connection, Lost, failure
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
-from ottla.wire.records import SEQUENCE_MODULUS, build
+from ottla.wire.records import SEQUENCE_MODULUS, build, set_producer
 
 REQUEST_BYTES_MAX = 1 << 20
 # The end of the transaction before may still be under way: that is a matter of milliseconds.
@@ -180,17 +180,24 @@ class Sender:
         if not batch.closed:
             self.on_closed(lane)
         batch.sequence = lane.sequence if self.manner.idempotent else -1
-        batch.data = build(
+        batch.data = self._bytes_of(batch, lane.identity)
+        lane.sequence = (lane.sequence + batch.count) % SEQUENCE_MODULUS
+        return True
+
+    def _bytes_of(self, batch: Pending, identity: Identity) -> bytes | bytearray:
+        """A batch built elsewhere is stamped in place: no attempt to send it is under way when it gets (other) numbers."""
+        if batch.built is not None:
+            set_producer(batch.built, *identity, batch.sequence, self.gate is not None)
+            return batch.built
+        return build(
             batch.records,
             codec=self.manner.codec,
             level=self.manner.level,
-            producer_id=lane.identity.producer_id,
-            producer_epoch=lane.identity.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             base_sequence=batch.sequence,
             transactional=self.gate is not None,
         )
-        lane.sequence = (lane.sequence + len(batch.records)) % SEQUENCE_MODULUS
-        return True
 
     async def _seek(self, lane: Lane) -> None:
         """Find out who leads the partition."""

@@ -85,6 +85,8 @@ _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
 _INT64_MAX = (1 << 63) - 1
 _new = tuple.__new__
 
@@ -208,6 +210,22 @@ def set_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes | LOG_APPEND_TIME_BIT)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+
+
+def set_producer(
+    batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
+) -> None:
+    """Say who writes this batch, which somebody else has built: names, numbers and one bit, all inside the CRC."""
+    attributes: int = _ATTRIBUTES.unpack_from(batch, CRC_FROM)[0] & ~TRANSACTIONAL_BIT
+    _ATTRIBUTES.pack_into(batch, CRC_FROM, attributes | (TRANSACTIONAL_BIT if transactional else 0))
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+
+
+def frame(packed: Bytes, codec: int, base_timestamp: int, max_timestamp: int, count: int) -> bytearray:
+    """A batch of `count` records that are packed already, their offsets from 0 on; nobody's, until `set_producer`."""
+    rest = _REST.pack(codec, count - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, -1, -1, count)
+    return bytearray(_assemble(0, -1, rest, packed))
 
 
 def iterate(batch: Bytes, *, inflated_max: int = INFLATED_BYTES_MAX) -> Iterator[Record]:
@@ -392,7 +410,7 @@ def build(
     return _assemble(base_offset, leader_epoch, rest, packed)
 
 
-def _assemble(base_offset: int, leader_epoch: int, rest: bytes, packed: bytes) -> bytes:
+def _assemble(base_offset: int, leader_epoch: int, rest: bytes, packed: Bytes) -> bytes:
     crc = crc32c(packed, crc32c(rest))
     front = _FRONT.pack(base_offset, _LENGTH_MIN + len(packed), leader_epoch, MAGIC, crc)
     return b"".join((front, rest, packed))
