@@ -41,6 +41,24 @@ def test_the_active_controller_is_killed_with_what_it_leads(cluster: StartCluste
     writer.check(nodes.bootstrap)
 
 
+def test_a_broker_dies_before_a_new_controller_has_heard_of_it(cluster: StartCluster) -> None:
+    """REP-12, KRF-12: it answered the new controller's knock, and was not due to say anything by itself for a long time."""
+    nodes = cluster(settings={"broker.session.timeout.ms": "300000", "broker.heartbeat.interval.ms": "100000"})
+    nodes.create("unheard", PARTITIONS)
+    with Writer(nodes.bootstrap, "unheard", PARTITIONS) as writer:
+        writer.wait_for(50)
+        first = nodes.active_controller()
+        nodes.members[first].kill()
+        writer.wait_for(50)
+        nodes.members[first].start()
+        nodes.wait_in_sync("unheard")
+        unheard = next(n for n in nodes.members if n not in (first, nodes.active_controller()))
+        nodes.members[unheard].kill()
+        writer.wait_for(50)
+        writer.finish()
+    writer.check(nodes.bootstrap)
+
+
 def test_a_follower_that_was_away_catches_up(three: Cluster) -> None:
     """REP-05, REP-06, REP-10: the in-sync set shrinks to two, commits go on, and it grows again; then the one that was away
     can lead."""

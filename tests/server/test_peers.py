@@ -124,6 +124,18 @@ async def test_a_lost_connection_is_noticed_at_once(tmp_path: Path) -> None:
         fetches(served)[0].connection.abort("the test wants it so")
         with pytest.raises(Lost):
             await asyncio.wait_for(asked, 20)
+        await mine.lost()
+
+
+@on_loop
+async def test_whoever_is_in_a_hurry_does_not_wait_for_what_failed_before() -> None:
+    mine = line(("127.0.0.1", free_port()))
+    for _ in range(6):
+        with pytest.raises(OSError):
+            await mine.ask(MetadataRequest(), 10)
+        assert mine._again_at > asyncio.get_running_loop().time()
+        mine.hurry()
+        assert mine._again_at < asyncio.get_running_loop().time()
 
 
 @on_loop

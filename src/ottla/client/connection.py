@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
         self._awaited: deque[Awaited] = deque()
         self._correlation_id = 0
         self._why_closed: str | None = None
+        self._over = asyncio.Event()
 
     @classmethod
     async def open(
@@ -84,6 +85,10 @@ class Connection(asyncio.Protocol):
     @property
     def closed(self) -> bool:
         return self._why_closed is not None
+
+    async def over(self) -> None:
+        """Return when the connection is closed, by whichever side."""
+        await self._over.wait()
 
     def close(self, why: str = "closed by this client") -> None:
         if self._transport is not None:
@@ -170,6 +175,7 @@ class Connection(asyncio.Protocol):
     def _end(self, why: str) -> None:
         if self._why_closed is None:
             self._why_closed = why
+            self._over.set()
         waiting, self._awaited = self._awaited, deque()
         for awaited in waiting:
             _fail(awaited.answer, Lost(f"{self.address}: {self._why_closed}"))

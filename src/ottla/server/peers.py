@@ -71,6 +71,15 @@ class Line:
         finally:
             asking.cancel()
 
+    def hurry(self) -> None:
+        """What failed before says nothing about now: do not wait for it."""
+        self._failures, self._again_at = 0, 0.0
+
+    async def lost(self) -> None:
+        """Return when the line that was last asked on is lost."""
+        if self._connection is not None:
+            await self._connection.over()
+
     def close(self) -> None:
         """Whoever waits for an answer is told; the next question opens the line again."""
         if self._connection is not None:

@@ -4,6 +4,9 @@ A broker that was killed is found out long before its session runs out. Its hear
 lost, the controller knocks at the broker's door. If nobody listens there any more, the broker is gone. If somebody does, or
 nobody answers at all, it may only be slow (stopped, swapped out, cut off), and has until the end of its session. A process
 that is dying may still have its door open for a moment, so a knock that is cut off is repeated.
+
+A controller that has just been elected has heard nobody yet, and a broker may die before its first heartbeat is due. So the
+line of a knock that was answered stays open, and its loss is a reason to knock again.
 """
 
 from __future__ import annotations
@@ -73,22 +76,27 @@ class Watch:
         return broker_id in self._adrift
 
     async def _knock(self, broker_id: int) -> None:
-        line = self._node.peers.line("knock", broker_id)
-        for _ in range(KNOCKS_MAX):
-            if broker_id in self._heard_on:
-                return
-            try:
-                await line.ask(ApiVersionsRequest(), KNOCK_S)
-                return
-            except OSError:
-                if line.is_refused:
-                    break
-            await asyncio.sleep(BETWEEN_KNOCKS_S)
-        else:
+        if not await self._is_gone(broker_id):
             return
         log.warning("broker %d is gone: its connection was lost and nobody listens where it was", broker_id)
         self._sessions.suspect(broker_id)
         self._fence_overdue_if_leading()
+
+    async def _is_gone(self, broker_id: int) -> bool:
+        """True when nobody is behind its door; False when it has been heard, or cannot be told from one that is slow."""
+        line, cut_off = self._node.peers.line("knock", broker_id), 0
+        line.hurry()  # it was there after it died the last time
+        while broker_id not in self._heard_on and self._node.controller.is_active and cut_off < KNOCKS_MAX:
+            try:
+                await line.ask(ApiVersionsRequest(), KNOCK_S)
+            except OSError:
+                if line.is_refused:
+                    return True
+                cut_off += 1
+                await asyncio.sleep(BETWEEN_KNOCKS_S)
+            else:
+                await line.lost()
+        return False
 
     # --- from time to time
 
