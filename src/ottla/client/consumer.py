@@ -29,6 +29,7 @@ from ottla.client.cluster import (
     may_pass,
 )
 from ottla.client.connection import REQUEST_SECONDS, Connection, check, failure
+from ottla.client.fetching import FETCH_BYTES_MAX, PARTITION_BYTES_MAX, WAIT_MS, Found, Terms, fetch_request
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.records import (
@@ -41,12 +42,6 @@ from ottla.wire.records import (
     crc_ok,
     iterate,
 )
-
-FETCH_BYTES_MAX = 50 << 20
-PARTITION_BYTES_MAX = 1 << 20
-WAIT_MS = 500
-
-Found = FetchResponse.Topic.Partition
 
 
 class Consumed(NamedTuple):
@@ -215,25 +210,8 @@ class Consumer:
         return failure(found.error_code)
 
     def _request(self, part: Mapping[TopicPartition, int]) -> FetchRequest:
-        return FetchRequest(
-            max_wait_ms=self.wait_ms,
-            min_bytes=self.bytes_min,
-            max_bytes=self.bytes_max,
-            isolation_level=int(self.read_committed),
-            topics=[
-                FetchRequest.Topic(
-                    topic=topic,
-                    topic_id=self.cluster.topic_id(topic),
-                    partitions=[
-                        FetchRequest.Topic.Partition(
-                            partition=where.partition, fetch_offset=at, partition_max_bytes=self.partition_bytes_max
-                        )
-                        for where, at in partitions.items()
-                    ],
-                )
-                for topic, partitions in by_topic(part).items()
-            ],
-        )
+        terms = Terms(self.read_committed, self.wait_ms, self.partition_bytes_max, self.bytes_max, self.bytes_min)
+        return fetch_request(self.cluster, part, terms)
 
     def _take(self, where: TopicPartition, found: Found, records: list[Consumed]) -> KafkaError | None:
         """Add the records of one answer from our position on; the position moves behind them, and no further than they go:
