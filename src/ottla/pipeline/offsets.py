@@ -185,14 +185,27 @@ class Finder:
         """Those that exist now. A topic named by the user that does not exist is an error."""
         return await self.cluster.retrying(self._partitions)
 
-    async def _partitions(self) -> Found:
+    async def partitions_left(self, known: frozenset[TopicPartition]) -> Found:
+        """The same for a query that has read `known` before, without those that are not there any more. A broker that has
+        just started may not know them yet: it is asked again a few times before it is believed."""
+        for attempt in range(self.reading.attempts):
+            if attempt:
+                await asyncio.sleep(self.reading.attempt_pause_s)
+            found = await self.cluster.retrying(lambda: self._partitions(strict=False))
+            if known <= found.partitions:
+                break
+        return found
+
+    async def _partitions(self, strict: bool = True) -> Found:
         topics = self.reading.topics
         names = topics.names or tuple(dict.fromkeys(where.topic for where in topics.assigned))
         response = await self.cluster.metadata(names if topics.pattern is None else None)
         found = [topic for topic in response.topics if self._is_wanted(topic)]
         for topic in found:
             if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code:
-                raise await self._no_topic(topic.name or "")
+                if strict:
+                    raise await self._no_topic(topic.name or "")
+                continue
             check(topic.error_code, f"topic {topic.name!r}: {failure(topic.error_code).message}")
         ids = {topic.name or "": uuid_text(topic.topic_id) for topic in found if topic.topic_id != ZERO_UUID}
         all_of_them = frozenset(
@@ -200,19 +213,19 @@ class Finder:
             for topic in found
             for partition in topic.partitions
         )
-        return Found(self._assigned_of(all_of_them), ids)
+        return Found(self._assigned_of(all_of_them, strict), ids)
 
     def _is_wanted(self, topic: MetadataResponse.Topic) -> bool:
         pattern = self.reading.topics.pattern
         return pattern is None or (not topic.is_internal and re.fullmatch(pattern, topic.name or "") is not None)
 
-    def _assigned_of(self, there: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    def _assigned_of(self, there: frozenset[TopicPartition], strict: bool) -> frozenset[TopicPartition]:
         assigned = frozenset(self.reading.topics.assigned)
         if not assigned:
             return there
-        if missing := sorted(assigned - there):
+        if strict and (missing := sorted(assigned - there)):
             raise BadOption(f"assign names partitions that do not exist: {_names(missing)}")
-        return assigned
+        return assigned & there
 
     async def _no_topic(self, name: str) -> Exception:
         error = NoTopic(name)

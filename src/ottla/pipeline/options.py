@@ -28,7 +28,8 @@ BOOTSTRAP = "kafka.bootstrap.servers"
 KAFKA = "kafka."
 PARTITION_FETCH_BYTES = 8 << 20
 FETCH_BYTES = 50 << 20
-INT32_MAX = (1 << 31) - 1
+# The client takes no answer above 100 MB.
+FETCH_BYTES_CEILING = 64 << 20
 POLL_SECONDS = 120.0
 TRIGGER_DELAY_MS = 15 * 60_000
 GROUP_PREFIX = "spark-ottla-source"
@@ -372,7 +373,7 @@ class Reading:
 
 
 def _bytes(text: Text, name: str, default: int) -> int:
-    return min(text.number(name) or default, INT32_MAX)
+    return min(text.number(name) or default, FETCH_BYTES_CEILING)
 
 
 def _latest_without_match(text: Text) -> bool:

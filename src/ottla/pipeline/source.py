@@ -1,0 +1,310 @@
+"""`format("ottla")`: topics as DataFrames, in batches and as streams, without a jar.
+
+Spark makes these objects on the driver, asks them what there is to read, pickles them, and calls `read` in a worker for
+each piece. So nothing that is connected is kept in them except where the driver needs it: in a stream's reader, which
+lives as long as the query and is asked every few hundred milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ottla.client.cluster import TopicPartition
+from ottla.client.commits import Committed, commit
+from ottla.client.coordinator import Coordinator
+from ottla.pipeline import fetching, sink
+from ottla.pipeline.blocking import Broker
+from ottla.pipeline.columns import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS
+from ottla.pipeline.filters import Narrowing
+from ottla.pipeline.offsets import Finder, Found, Positions, Range, StreamOffset, limited, lost, split
+from ottla.pipeline.options import BadOption, Reading, Text
+
+log = logging.getLogger(__name__)
+
+GROUP_NAME_MAX = 120
+COMMIT_SECONDS = 5.0
+
+
+class OttlaSource(DataSource):
+    """The format, as Spark knows it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> StructType:
+        headers = Text(self.options).flag("includeHeaders", False)
+        return SPARK_SCHEMA_WITH_HEADERS if headers else SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        reading = Reading.batch(self.options)
+        return NarrowedReader(reading) if reading.pushdown else Reader(reading)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check(schema)
+        return StreamReader(Reading.stream(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return sink.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return sink.stream_writer(self.options, schema, overwrite)
+
+    def _check(self, schema: StructType) -> None:
+        if schema.simpleString() != self.schema().simpleString():
+            raise BadOption(
+                f"the columns of a topic are fixed: remove .schema(...). They are {self.schema().simpleString()}; "
+                "decode key and value with functions such as from_json"
+            )
+
+
+class Reader(DataSourceReader):
+    """History between two points, both fixed when the query is planned."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def partitions(self) -> list[InputPartition]:
+        with self.reading.connect.broker() as broker:
+            ranges = broker.run(self.ranges(Finder(broker.cluster, self.reading)))
+        pieces = split(ranges, self.reading.min_partitions, self.reading.partition_records_max)
+        return [InputPartition(piece) for piece in pieces]
+
+    async def ranges(self, finder: Finder) -> list[Range]:
+        found = await finder.partitions()
+        start = await finder.resolve(self.reading.start, found.partitions, is_start=True)
+        end = await finder.resolve(self.reading.end, found.partitions, is_start=False)
+        for where in sorted(found.partitions):
+            if start[where] > end[where]:
+                name = f"{where.topic}-{where.partition}"
+                raise BadOption(f"{name} would be read from {start[where]} to {end[where]}, which is before it")
+        return ranges_of(start, end, found)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition.value, Range):  # Spark makes an empty one when there is nothing to read
+            yield from fetching.read(self.reading, partition.value)
+
+
+class NarrowedReader(Reader):
+    """The same with conditions on partition, offset and time looked up instead of filtered.
+
+    Spark refuses every reader that could do this unless `spark.sql.python.filterPushdown.enabled` is set, and does not tell
+    a reader whether it is: hence two classes and an option.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading)
+        self.narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        return [condition for condition in filters if not self.narrowing.take(condition)]
+
+    async def ranges(self, finder: Finder) -> list[Range]:
+        return await self.narrowing.apply(finder, await super().ranges(finder))
+
+
+def ranges_of(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], found: Found) -> list[Range]:
+    return [
+        Range(where.topic, where.partition, start[where], end[where], found.ids.get(where.topic, ""))
+        for where in sorted(end)
+        if where in start
+    ]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: where it begins, how far it may go now, which tasks that makes, and what has been done."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self._broker: Broker | None = None
+        self._available_now = False
+        self._target: tuple[Found, Positions] | None = None
+        self._latest: StreamOffset | None = None
+        self._started_at: float | None = None
+        self._planned: tuple[Any, Any, list[InputPartition]] | None = None
+        self._mirroring: Future[None] | None = None
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """Made when the driver first asks something; a copy in a worker never does."""
+        if self._broker is None:
+            self._broker = self.reading.connect.broker()
+        return self._broker
+
+    @property
+    def finder(self) -> Finder:
+        return Finder(self.broker.cluster, self.reading)
+
+    # Where it begins.
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self.broker.run(self._initial()).text()
+
+    async def _initial(self) -> StreamOffset:
+        found = await self.finder.partitions()
+        positions = await self.finder.resolve(self.reading.start, found.partitions, is_start=True)
+        return StreamOffset(positions, found.ids, self._group_name(), positions)
+
+    def _group_name(self) -> str:
+        """A name of its own for each query. It goes into the offsets, and so comes back with the checkpoint."""
+        topics = self.reading.topics
+        names = topics.names or ([topics.pattern] if topics.pattern else sorted({w.topic for w in topics.assigned}))
+        readable = "".join(c if c.isalnum() or c in "._-" else "_" for c in "-".join(names))[:GROUP_NAME_MAX]
+        return self.reading.group_id or f"{self.reading.group_prefix}-{readable}-{uuid.uuid4().hex[:8]}"
+
+    # How far it may go now.
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.reading.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self.reading.offsets_per_trigger_max)
+        if self.reading.offsets_per_trigger_min is not None:
+            return ReadMinRows(self.reading.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self.broker.run(self._advance(start, limit))
+
+    async def _advance(self, text: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        start = StreamOffset.of(text)
+        found, end = await self._ends(start)
+        begin = await self._begin(start, found, end)
+        self._latest = StreamOffset(end, found.ids, start.group)
+        if not isinstance(limit, ReadAllAvailable):
+            if self._must_wait(begin, end):
+                return text
+            if self.reading.offsets_per_trigger_max is not None:
+                end = limited(self.reading.offsets_per_trigger_max, begin, end)
+        if end == start.positions and found.ids == start.ids:
+            return text
+        # The initial offset carries its own beginning; the end of the first batch keeps it, later ones need none.
+        first = start.begun is not None and start.begun == start.positions
+        return StreamOffset(end, found.ids, start.group, start.begun if first else None).text()
+
+    async def _ends(self, start: StreamOffset) -> tuple[Found, Positions]:
+        if self._target is not None:
+            return self._target
+        found = await self.finder.partitions_left(frozenset(start.positions))
+        ends = found, await self.finder.latest(found.partitions, start.positions)
+        if self._available_now:
+            self._target = ends
+        return ends
+
+    async def _begin(self, start: StreamOffset, found: Found, end: Positions) -> Positions:
+        """Where each partition goes on. New partitions begin at their beginning; what is not there any more is a loss."""
+        kept = {
+            where: at for where, at in start.positions.items() if not self._made_again(where.topic, start, found.ids)
+        }
+        for where in sorted(kept.keys() - end.keys()):
+            name = f"{where.topic}-{where.partition}"
+            lost(self.reading, f"{name} does not exist any more, and was read up to {kept.pop(where)}: was it deleted?")
+        for where, at in kept.items():
+            if end[where] < at:
+                name = f"{where.topic}-{where.partition}"
+                lost(self.reading, f"{name} ends at {end[where]}, and was read up to {at} before: the log was cut back")
+        new = end.keys() - kept.keys()
+        return {**kept, **await self.finder.earliest(new)} if new else kept
+
+    def _made_again(self, topic: str, start: StreamOffset, ids: Mapping[str, str]) -> bool:
+        before, now = start.ids.get(topic), ids.get(topic)
+        if not before or not now or before == now:
+            return False
+        lost(
+            self.reading,
+            f"topic {topic!r} was deleted and made again (its id was {before} and is {now} now): "
+            "what the old one still had cannot be read, and the offsets of this query mean nothing in the new one",
+        )
+        return True
+
+    def _must_wait(self, begin: Positions, end: Positions) -> bool:
+        """Whether there is too little for a batch yet. The first is always made, and so is one that waited long enough."""
+        fewest = self.reading.offsets_per_trigger_min
+        if fewest is None or self._available_now:
+            return False
+        now = time.monotonic()
+        waited = self._started_at is None or now - self._started_at >= self.reading.trigger_delay_ms / 1000
+        if not waited and sum(until - begin.get(where, 0) for where, until in end.items()) < fewest:
+            return True
+        self._started_at = now
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else self._latest.text()
+
+    # Which tasks that makes.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Spark asks more than once for the same batch."""
+        if self._planned is None or self._planned[:2] != (start, end):
+            pieces = self.broker.run(self._plan(StreamOffset.of(start), StreamOffset.of(end)))
+            self._planned = start, end, [InputPartition(piece) for piece in pieces]
+        return self._planned[2]
+
+    async def _plan(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
+        if end.begun is not None:
+            start = StreamOffset(end.begun, end.ids, end.group)
+        begin = await self._begin(start, Found(frozenset(end.positions), end.ids), dict(end.positions))
+        ranges = ranges_of(begin, end.positions, Found(frozenset(), end.ids))
+        return split(ranges, self.reading.min_partitions, self.reading.partition_records_max)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition.value, Range):
+            yield from fetching.read(self.reading, partition.value)
+
+    # What has been done.
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Mirrors progress into a group, for tools that show lag. Spark's checkpoint is what counts, so nothing waits for
+        this, and whatever goes wrong with it is a warning."""
+        if self._mirroring is not None and not self._mirroring.done():
+            return  # the next one tells more
+        self._mirroring = self.broker.start(self._mirror(StreamOffset.of(end)))
+
+    async def _mirror(self, done: StreamOffset) -> None:
+        group = self.reading.group_id or done.group
+        try:
+            if self._coordinator is None:
+                self._coordinator = Coordinator(self.broker.cluster, group)
+            await commit(self._coordinator, {where: Committed(offset) for where, offset in done.positions.items()})
+        except Exception as error:
+            log.warning("progress could not be mirrored into group %r: %s", group, error)
+
+    def stop(self) -> None:
+        if self._broker is None:
+            return
+        if self._mirroring is not None:
+            try:
+                self._mirroring.result(COMMIT_SECONDS)
+            except Exception as error:
+                log.warning("the last progress was not mirrored: %s", error)
+        if self._coordinator is not None:
+            self._coordinator.close()
+        self._broker.close()
+        self._broker = None
