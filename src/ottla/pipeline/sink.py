@@ -1,0 +1,377 @@
+"""The write side of `format("ottla")`: options, and the two writers that Spark calls.
+
+`write` runs in the tasks and only encodes (`rows.py`); `commit` runs once, on the driver, and sends (`committing.py`). Spark
+makes a new writer for each: all they share is what the tasks return.
+
+    topic              where rows go; wins over a column `topic`
+    sinkId             the name under which this query writes, and by which what it wrote is known again: its transactional
+                       id and the group of its marker. By default `ottla-sink-<topic>`: so a query that has lost its
+                       checkpoint is noticed, which it could not be by a name that comes from the checkpoint. Two queries
+                       that write to one topic need two names (the second is refused until it has its own), and so does a
+                       query whose topics come from a column
+    delivery           exactly-once, or at-least-once for brokers without transactions
+    acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
+    operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
+                       write is a transaction (all or nothing) that is written again when it is repeated
+    spoolAbove         a task with more bytes than this hands them to the driver in a file (32 MiB)
+    spoolPath          where such files are: a directory that all machines see, or a URI of an object store
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ottla.client.admin import Admin
+from ottla.client.cluster import Cluster
+from ottla.pipeline.blocking import Broker
+from ottla.pipeline.committing import Batches, Sink, SinkError, Step, commit_once, commit_whole, deliver
+from ottla.pipeline.options import BadOption, Connect, Text, refuse_unknown
+from ottla.pipeline.rows import NO_TOPIC, Encoder, Shape
+from ottla.pipeline.spool import Filling, Parcel, Spool
+from ottla.wire.compression import Codec
+from ottla.wire.errors import Error, KafkaError
+from ottla.world import wall_clock_ms
+
+WRITE_OPTIONS = (
+    "topic",
+    "sinkId",
+    "delivery",
+    "acceptCheckpoint",
+    "operationId",
+    "spoolAbove",
+    "spoolPath",
+    # Spark's own, which come along.
+    "checkpointLocation",
+    "queryName",
+    "path",
+    "includeHeaders",
+)
+REFUSED_WHEN_WRITING = {
+    "key.serializer": "keys are strings or binary columns; use columns of the DataFrame to encode them",
+    "value.serializer": "values are strings or binary columns; use columns of the DataFrame to encode them",
+    "transactional.id": "set sinkId, which is used as the transactional id",
+    "partitioner.class": "rows go to the column partition, or by key as with Java's default partitioner",
+    "interceptor.classes": "there is no Java producer here that could call them",
+}
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+SINK_PREFIX = "ottla-sink-"
+BATCH_BYTES = 512 << 10
+REQUEST_BYTES_MAX = 1 << 20
+SPOOL_ABOVE_BYTES = 32 << 20
+DELIVERY_MS = 120_000
+# A topic that is not there is made by the broker if it does such things; it is not waited for much longer than that takes.
+TOPIC_SECONDS = 5.0
+QUERY_ID = "sql.streaming.queryId"
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """`overwrite` (output mode complete) is appended, as Spark's Kafka sink does: a topic cannot be rewritten."""
+    writing = Writing.of(options, schema)
+    if Text(options).get("operationId") is not None:
+        raise BadOption("operationId is for batch writes: a stream numbers its batches itself")
+    return StreamWriter(writing)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    if overwrite:
+        raise BadOption(
+            "Save mode Overwrite not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default): "
+            "a topic is only ever appended to; write .mode('append')"
+        )
+    return BatchWriter(Writing.of(options, schema))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Everything that was said about what to write, and how."""
+
+    connect: Connect
+    topic: str | None
+    sink: Sink
+    exactly_once: bool
+    operation_id: str | None
+    codec: int
+    level: int | None
+    batch_bytes: int
+    request_bytes_max: int
+    spool_path: str | None
+    spool_above_bytes: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType) -> Writing:
+        refuse_unknown(options, WRITE_OPTIONS)
+        text, connect = Text(options), Connect.of(options)
+        _refuse_settings(connect.settings)
+        topic = text.get("topic") or None
+        _check_columns(schema, topic)
+        exactly_once = _delivery(text)
+        codec, level = _compression(text)
+        return cls(
+            connect=connect,
+            topic=topic,
+            sink=Sink(
+                _sink_id(text, topic, exactly_once),
+                text.get("acceptCheckpoint"),
+                text.number("kafka.transaction.timeout.ms"),
+                (text.number("kafka.delivery.timeout.ms") or DELIVERY_MS) / 1000,
+            ),
+            exactly_once=exactly_once,
+            operation_id=text.get("operationId") or None,
+            codec=codec,
+            level=level,
+            batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
+            request_bytes_max=text.number("kafka.max.request.size") or REQUEST_BYTES_MAX,
+            spool_path=text.get("spoolPath") or None,
+            spool_above_bytes=text.number("spoolAbove", SPOOL_ABOVE_BYTES, least=0) or 0,
+        )
+
+
+def _refuse_settings(settings: Mapping[str, str]) -> None:
+    for name, instead in REFUSED_WHEN_WRITING.items():
+        if name in settings:
+            raise BadOption(f"kafka.{name} is not for this sink: {instead}")
+    if settings.get("acks", "all").lower() not in ("all", "-1"):
+        raise BadOption(f"kafka.acks is {settings['acks']!r}: this sink writes with acks=all, and nothing less is safe")
+
+
+def _delivery(text: Text) -> bool:
+    value = text.get("delivery") or EXACTLY_ONCE
+    if value.lower() not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise BadOption(f"delivery is {value!r}: write {EXACTLY_ONCE} or {AT_LEAST_ONCE}")
+    return value.lower() == EXACTLY_ONCE
+
+
+def _sink_id(text: Text, topic: str | None, exactly_once: bool) -> str:
+    given = text.get("sinkId")
+    if given == "":
+        raise BadOption("sinkId is empty: write a name for this query that no other query has")
+    if given is None and topic is None and exactly_once:
+        raise BadOption(
+            "sinkId is missing: topics come from a column here, so it has no default. Write a name for this query that no "
+            "other query has and that stays the same, as .option('sinkId', 'orders-by-country'). By it the sink knows what "
+            "was written already, also when the checkpoint is lost"
+        )
+    return given or f"{SINK_PREFIX}{topic}"
+
+
+def _compression(text: Text) -> tuple[int, int | None]:
+    name = (text.get("kafka.compression.type") or "none").upper()
+    if name not in Codec.__members__:
+        raise BadOption(f"kafka.compression.type is {name.lower()!r}: write none, gzip, snappy, lz4 or zstd")
+    value = text.get(f"kafka.compression.{name.lower()}.level")
+    if value is not None and not re.fullmatch(r"-?\d+", value):
+        raise BadOption(f"kafka.compression.{name.lower()}.level is {value!r}: write a whole number")
+    return Codec[name], None if value is None else int(value)
+
+
+# Columns, with the words of Spark's own connector.
+
+_HEADER_TYPE = "array<struct<key:string,value:binary>>"
+_TAKEN: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": ((StringType,), "string"),
+    "key": ((StringType, BinaryType), "string or binary"),
+    "value": ((StringType, BinaryType), "string or binary"),
+    "partition": ((IntegerType,), "int"),
+    "timestamp": ((TimestampType, TimestampNTZType), "timestamp"),
+}
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    found = {field.name.lower(): field.dataType for field in schema.fields}
+    if topic is None and "topic" not in found:
+        raise BadOption(NO_TOPIC)
+    if "value" not in found:
+        raise BadOption("Required attribute 'value' not found: name the column to be written, as in col AS value")
+    for name, (types, expected) in _TAKEN.items():
+        if name in found and not isinstance(found[name], types):
+            raise _wrong_type(name, found[name], expected)
+    if "headers" in found and not _are_headers(found["headers"]):
+        raise _wrong_type("headers", found["headers"], _HEADER_TYPE)
+
+
+def _wrong_type(name: str, kind: DataType, expected: str) -> BadOption:
+    return BadOption(f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {expected}")
+
+
+def _are_headers(kind: DataType) -> bool:
+    entry = kind.elementType if isinstance(kind, ArrayType) else None
+    if not isinstance(entry, StructType) or len(entry.fields) != 2:
+        return False
+    name, value = entry.fields
+    shaped = (name.name.lower(), value.name.lower()) == ("key", "value")
+    return shaped and isinstance(name.dataType, StringType) and isinstance(value.dataType, BinaryType)
+
+
+# In the tasks.
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task returns: its batches, where the driver finds what is too much for a message, and whose they are."""
+
+    parcel: Parcel
+    spool: Spool
+    query_id: str | None
+
+
+def encode(writing: Writing, spool: Spool, rows: Iterator[pa.RecordBatch]) -> Message:
+    context = TaskContext.get()
+    with writing.connect.broker() as broker, Filling(spool, writing.spool_above_bytes) as filling:
+        encoder = Encoder(
+            _remembering(partial(_shape_of, broker, writing)),
+            topic=writing.topic,
+            now_ms=wall_clock_ms,
+            codec=writing.codec,
+            level=writing.level,
+            batch_bytes=writing.batch_bytes,
+            start=0 if context is None else context.partitionId(),
+        )
+        for part in rows:
+            for made in encoder.add(part):
+                filling.add(made)
+        for made in encoder.finish():
+            filling.add(made)
+        return Message(filling.seal(), spool, None if context is None else context.getLocalProperty(QUERY_ID))
+
+
+def _remembering(ask: Callable[[str], Shape]) -> Callable[[str], Shape]:
+    known: dict[str, Shape] = {}
+
+    def shape_of(topic: str) -> Shape:
+        if topic not in known:
+            known[topic] = ask(topic)
+        return known[topic]
+
+    return shape_of
+
+
+def _shape_of(broker: Broker, writing: Writing, topic: str) -> Shape:
+    try:
+        partitions = broker.run(broker.cluster.partition_count(topic, create=True, budget_s=TOPIC_SECONDS))
+    except KafkaError as error:
+        if error.error is Error.UNKNOWN_TOPIC_OR_PARTITION:
+            raise SinkError(f"there is no topic {topic!r}: create it, or let the broker (auto.create.topics.enable)")
+        raise SinkError(f"topic {topic!r} cannot be written: {error.message}")
+    allowed = broker.run(_message_bytes_max(broker.cluster, topic))
+    if allowed is not None and allowed < writing.request_bytes_max:
+        return Shape(partitions, allowed, "max.message.bytes of the topic")
+    return Shape(partitions, writing.request_bytes_max)
+
+
+async def _message_bytes_max(cluster: Cluster, topic: str) -> int | None:
+    """What the topic takes; whoever may not ask finds out when he writes."""
+    try:
+        settings = await Admin(cluster).configs(topic)
+    except KafkaError:
+        return None
+    found = [setting.value for setting in settings if setting.name == "max.message.bytes"]
+    return int(found[0]) if found and found[0] else None
+
+
+# On the driver.
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Spark makes one before the tasks of each micro-batch, and another to commit or abort what they have made."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+        self.spool = Spool.prepare(writing.spool_path, writing.sink.sink_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        return encode(self.writing, self.spool, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        made, sink = _made(messages), self.writing.sink
+        if self.writing.exactly_once:
+            step = Step(_query_id(made), batchId)
+            _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
+        else:
+            _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
+        self.spool.clear()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Spark calls this also after a commit that took effect and then failed: there is nothing here to undo."""
+        self.spool.clear()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One for the tasks and for the end: Spark carries it from one process to the other."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+        name = writing.operation_id or uuid.uuid4().hex
+        self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
+        self.spool = Spool.prepare(writing.spool_path, self.sink.sink_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        return encode(self.writing, self.spool, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        made, sink, operation = _made(messages), self.sink, self.writing.operation_id
+        if not self.writing.exactly_once:
+            _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
+        elif operation is None:
+            _send(self.writing, made, lambda cluster, batches, size: commit_whole(cluster, sink, batches, size))
+        else:
+            step = Step(operation, 0)
+            _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
+        self.spool.clear()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self.spool.clear()
+
+
+def _send(
+    writing: Writing, made: Sequence[Message], delivery: Callable[[Cluster, Batches, int], Coroutine[Any, Any, object]]
+) -> None:
+    """Hand everything that the tasks have made to `delivery`."""
+    topics = dict.fromkeys(entry.topic for message in made for entry in message.parcel.entries)
+    total_bytes = sum(message.parcel.size for message in made)
+
+    async def work(cluster: Cluster) -> None:
+        for topic in topics:
+            await cluster.partition_count(topic)
+        await delivery(cluster, _batches(made), total_bytes)
+
+    with writing.connect.broker() as broker:
+        broker.run(work(broker.cluster))
+
+
+def _batches(made: Iterable[Message]) -> Batches:
+    for message in made:
+        yield from message.spool.read(message.parcel)
+
+
+def _made(messages: Iterable[WriterCommitMessage | None]) -> list[Message]:
+    return [message for message in messages if isinstance(message, Message)]
+
+
+def _query_id(made: Sequence[Message]) -> str:
+    found = {message.query_id for message in made}
+    if len(found) != 1 or None in found:
+        raise SinkError(f"Spark does not say which query this is ({QUERY_ID}); exactly-once output cannot do without")
+    return str(found.pop())
