@@ -99,9 +99,9 @@ class Scene:
         return await commit_once(self.cluster, self.sink._replace(**changes), step, self.batches(*values), 100)
 
     async def seen(self) -> list[str]:
-        """What a reader of committed data gets, in all partitions."""
+        """What a reader of committed data gets of all that is written, also where the end of a transaction is under way."""
         places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
-        ends = await self.cluster.list_offsets(dict.fromkeys(places, LATEST), read_committed=True)
+        ends = await self.cluster.list_offsets(dict.fromkeys(places, LATEST))
         limits = {where: found.offset for where, found in ends.items()}
         consumer = Consumer(self.cluster, dict.fromkeys(places, EARLIEST), ends=limits, read_committed=True)
         return sorted([(record.value or b"").decode() async for record in consumer])
