@@ -1,0 +1,126 @@
+"""Avro: its schemas in Spark's words, and records to and from bytes with fastavro.
+
+A record is one schemaless datum, as producers put it into a value; what a registry puts before it (one zero byte and the
+schema's number) is skipped by `skip_bytes`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+
+PLAIN = {
+    "boolean": "BOOLEAN",
+    "int": "INT",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "bytes": "BINARY",
+    "string": "STRING",
+    "enum": "STRING",
+    "fixed": "BINARY",
+}
+LOGICAL = {
+    "date": "DATE",
+    "timestamp-millis": "TIMESTAMP",
+    "timestamp-micros": "TIMESTAMP",
+    "local-timestamp-millis": "TIMESTAMP_NTZ",
+    "local-timestamp-micros": "TIMESTAMP_NTZ",
+    "uuid": "STRING",
+}
+
+
+class Avro:
+    """One schema, ready to read and write."""
+
+    def __init__(self, schema: str, skip_bytes: int = 0) -> None:
+        self.text = schema
+        self._declared = json.loads(schema)
+        self._parsed = fastavro.parse_schema(self._declared)
+        self._skip_bytes = skip_bytes
+        if not isinstance(self._declared, dict) or self._declared.get("type") != "record":
+            raise ValueError("the schema must be one record: its fields become the columns")
+
+    def columns(self) -> str:
+        """The fields as Spark declares columns."""
+        named: dict[str, Any] = {}
+        _remember(self._declared, named)
+        return ", ".join(_field(each, " ", named) for each in self._declared["fields"])
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        stream = io.BytesIO(data)
+        stream.seek(self._skip_bytes)
+        record = fastavro.schemaless_reader(stream, self._parsed, None)
+        left = len(data) - stream.tell()
+        if left:
+            raise ValueError(f"{left} bytes are left over behind the record: another schema wrote it")
+        return _speakable(record)  # type: ignore[no-any-return]
+
+    def encode(self, row: Mapping[str, Any]) -> bytes:
+        stream = io.BytesIO(b"\0" * self._skip_bytes)
+        stream.seek(self._skip_bytes)
+        fastavro.schemaless_writer(stream, self._parsed, row)
+        return stream.getvalue()
+
+
+def _remember(schema: Any, named: dict[str, Any]) -> None:
+    """Records, enums and fixed are declared once and meant by name afterwards."""
+    if isinstance(schema, list):
+        for each in schema:
+            _remember(each, named)
+    elif isinstance(schema, dict):
+        if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
+            named[schema["name"]] = schema
+            named[f"{schema.get('namespace', '')}.{schema['name']}"] = schema
+        for inside in (schema.get("items"), schema.get("values"), *(f["type"] for f in schema.get("fields", ()))):
+            _remember(inside, named)
+
+
+def _field(field: Mapping[str, Any], between: str, named: Mapping[str, Any]) -> str:
+    return f"`{field['name']}`{between}{_type(field['type'], named)}"
+
+
+def _type(schema: Any, named: Mapping[str, Any]) -> str:
+    if isinstance(schema, list):
+        return _union(schema, named)
+    if isinstance(schema, str):
+        return PLAIN[schema] if schema in PLAIN else _type(_meant(schema, named), named)
+    kind = schema["type"]
+    if schema.get("logicalType") == "decimal":
+        return f"DECIMAL({schema['precision']}, {schema.get('scale', 0)})"
+    if schema.get("logicalType") in LOGICAL:
+        return LOGICAL[schema["logicalType"]]
+    if kind == "record":
+        return f"STRUCT<{', '.join(_field(each, ': ', named) for each in schema['fields'])}>"
+    if kind == "array":
+        return f"ARRAY<{_type(schema['items'], named)}>"
+    if kind == "map":
+        return f"MAP<STRING, {_type(schema['values'], named)}>"
+    return _type(kind, named) if not isinstance(kind, str) or kind not in PLAIN else PLAIN[kind]
+
+
+def _meant(name: str, named: Mapping[str, Any]) -> Any:
+    if name not in named:
+        raise ValueError(f"the schema has no type {name!r}")
+    return named[name]
+
+
+def _union(schema: list[Any], named: Mapping[str, Any]) -> str:
+    """Something or nothing; a union of several somethings has no column that fits."""
+    something = [each for each in schema if each != "null"]
+    if len(something) != 1:
+        raise ValueError(f"a union of {len(something)} types has no column in Spark: {json.dumps(schema)}")
+    return _type(something[0], named)
+
+
+def _speakable(value: Any) -> Any:
+    """What Arrow takes: a UUID becomes its text."""
+    if isinstance(value, dict):
+        return {key: _speakable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_speakable(each) for each in value]
+    return str(value) if type(value).__name__ == "UUID" else value

@@ -1,0 +1,87 @@
+"""A spec and a session make the queries: views in the order of the file, a query for each sink, and one for the quarantine
+of each source that has one. A query can be started again and again; it goes on where its checkpoint says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.pipeline.files import sinks, sources, steps
+from ottla.pipeline.files.nodes import WrongPipeline
+from ottla.pipeline.files.spec import Format, Sink, Source, Spec
+
+QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True)
+class Query:
+    """One that can be started."""
+
+    name: str
+    where: str
+    into: str  # for people
+    start: Callable[[], Any]  # -> StreamingQuery
+
+
+def views_of(spark: SparkSession, spec: Spec) -> dict[str, DataFrame]:
+    """Every source and step by its name; SQL knows them by the same names."""
+    views: dict[str, DataFrame] = {}
+    for source in spec.sources:
+        views[source.name] = _registered(source.name, _source(spark, source, spec))
+    for step in spec.steps:
+        views[step.name] = _registered(step.name, steps.frame_of(spark, step, views, spec.directory))
+    return views
+
+
+def _registered(name: str, frame: DataFrame) -> DataFrame:
+    frame.createOrReplaceTempView(name)
+    return frame
+
+
+def _source(spark: SparkSession, source: Source, spec: Spec) -> DataFrame:
+    try:
+        return sources.frame_of(spark, source, spec)
+    except PySparkException as error:
+        raise WrongPipeline([f"{source.where}: source {source.name!r}: {steps.first_lines(error)}"])
+
+
+def queries_of(spark: SparkSession, spec: Spec, views: Mapping[str, DataFrame]) -> list[Query]:
+    made = [_query(sink, sinks.writer_of(views[sink.of], sink, spec), spec) for sink in spec.sinks]
+    for source in spec.sources:
+        if source.quarantine and source.format.name != "raw":
+            sink = _quarantine(source, spec)
+            writer = sinks.writer_of(sources.quarantined(spark, source, spec), sink, spec)
+            made.append(_query(sink, writer, spec))
+    return made
+
+
+def _query(sink: Sink, writer: Any, spec: Spec) -> Query:
+    into = f"{sink.kind} {sink.target}".strip()
+    return Query(sinks.query_name(spec, sink), sink.where, into, lambda: writer.start())
+
+
+def _quarantine(source: Source, spec: Spec) -> Sink:
+    """As often as the sinks that read around these records."""
+    triggers = [sink.trigger for sink in spec.sinks]
+    return Sink(
+        name=f"{QUARANTINE}.{source.name}",
+        where=source.where,
+        of=source.name,
+        kind="topic",
+        target=source.quarantine,
+        format=Format("raw"),
+        key="",
+        mode="append",
+        trigger=triggers[0] if triggers else "",
+        delivery="exactly-once",
+        table="",
+        keys=(),
+        user="",
+        password="",
+        partition_by=(),
+        options={},
+    )

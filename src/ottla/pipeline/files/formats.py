@@ -1,0 +1,193 @@
+"""Records to columns and back.
+
+What a topic delivers becomes its fields plus what is known of the record: `_key`, `_topic`, `_partition`, `_offset`,
+`_timestamp`, and `_deleted` for one without a value. Until good and bad are parted there are three more columns: the bytes
+as they came, and `_error`, which is NULL for a good record. A bad one is never dropped: with a quarantine it goes there,
+without one the query fails and says which record it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ottla.pipeline.files import reasons
+from ottla.pipeline.files.codecs import ERROR, Recipe, decoder, encoder
+from ottla.pipeline.files.nodes import WrongPipeline
+from ottla.pipeline.files.spec import Format, Source
+
+RAW_KEY, RAW_VALUE = "_raw_key", "_raw_value"
+KNOWN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_deleted", "_headers")
+BAD = "_bad_text"
+MISFIT = "does not fit the schema"
+
+
+def recipe(form: Format, directory: Path) -> Recipe:
+    """The schema is read here, where the file is; executors need not see it."""
+    schema = form.schema.encode()
+    if not form.schema.lstrip().startswith(("{", "[")):
+        path = directory / form.schema
+        if not path.is_file():
+            raise WrongPipeline([f"{form.where}: there is no file {path}: write the path of the schema"])
+        schema = path.read_bytes()
+    made = Recipe(form.name, schema, form.message, form.skip_bytes)
+    try:
+        made.codec().columns()
+    except (ValueError, KeyError, TypeError) as error:
+        raise WrongPipeline([f"{form.where}: this is not a schema of {form.name} we can use: {error}"])
+    return made
+
+
+def fields_of(form: Format, directory: Path) -> StructType:
+    """The columns of a record."""
+    ddl = form.schema if form.name in ("json", "csv") else recipe(form, directory).codec().columns()
+    try:
+        found = StructType.fromDDL(ddl)
+        assert isinstance(found, StructType)
+        return found
+    except Exception as error:  # Spark's parser, in its own words
+        told = " ".join(str(error).split("\n\n")[0].split())
+        raise WrongPipeline([f"{form.where}: 'schema' is not a list of columns: {told}"])
+
+
+def decoded(records: DataFrame, source: Source, directory: Path) -> DataFrame:
+    """The fields, what is known of each record, the bytes as they came, and `_error`."""
+    form, frame = source.format, known(records, source)
+    if form.name == "raw":
+        return frame.select(F.col(RAW_VALUE).alias("value"), "*", F.lit(None).cast("string").alias(ERROR))
+    fields = fields_of(form, directory)
+    if form.name in ("avro", "protobuf"):
+        return _by_python(frame, recipe(form, directory), fields)
+    return _by_spark(frame, form, fields)
+
+
+def known(records: DataFrame, source: Source) -> DataFrame:
+    """The columns of a topic under names that no field has."""
+    key = F.col("key").cast("string") if source.key == "string" else F.col("key")
+    columns = [key.alias("_key")] + [
+        F.col(name[1:]).alias(name) for name in ("_topic", "_partition", "_offset", "_timestamp")
+    ]
+    columns += [F.col("value").isNull().alias("_deleted")]
+    columns += [F.col("headers").alias("_headers")] if "headers" in records.columns else []
+    return records.select(*columns, F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE))
+
+
+def _by_python(frame: DataFrame, made: Recipe, fields: StructType) -> DataFrame:
+    schema = StructType([*fields.fields, *frame.schema.fields, StructField(ERROR, StringType())])
+    decode = decoder(made, to_arrow_schema(fields, timezone="UTC"), RAW_VALUE, frame.columns)
+    return frame.mapInArrow(decode, schema)
+
+
+def _by_spark(frame: DataFrame, form: Format, fields: StructType) -> DataFrame:
+    text = F.col(RAW_VALUE).cast("string")
+    options = {**form.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+    if form.name == "json":
+        # Inside of an object of ours: Spark stops reading at the end of the first value, and what follows would be lost.
+        schema = StructType([StructField("record", fields), StructField(BAD, StringType())])
+        parsed = F.from_json(F.concat(F.lit('{"record":'), text, F.lit("}")), schema, options)
+        row, empty = F.col("_parsed.record"), F.col("_parsed.record").isNull()
+    else:
+        parsed = F.from_csv(text, f"{form.schema}, {BAD} STRING", options)
+        row, empty = F.col("_parsed"), text == ""
+    wrong = F.col(f"_parsed.{BAD}").isNotNull() | empty | ~F.is_valid_utf8(text)
+    error = F.when(F.col(RAW_VALUE).isNotNull() & wrong, F.lit(MISFIT))
+    columns = [row.getField(name).alias(name) for name in fields.names]
+    return frame.withColumn("_parsed", parsed).select(*columns, *frame.columns, error.alias(ERROR))
+
+
+# The good and the bad
+
+
+def good(frame: DataFrame, source: Source) -> DataFrame:
+    """Those that fit. Without a quarantine, the first that does not ends the query and says where it is."""
+    fits = F.col(ERROR).isNull()
+    if not source.quarantine:
+        told = F.concat(
+            F.lit(f"source '{source.name}': the record at "), _place(), F.lit(": "), F.col(ERROR),
+            F.lit("; name a quarantine topic for such records, or set them right"),
+        )  # fmt: skip
+        fits = F.when(fits, F.lit(True)).otherwise(F.raise_error(told).cast("boolean"))
+    return frame.where(fits).drop(RAW_KEY, RAW_VALUE, ERROR)
+
+
+def _place() -> Column:
+    return F.concat_ws(" ", F.concat_ws("-", "_topic", F.col("_partition").cast("string")), F.lit("offset"), "_offset")
+
+
+def bad(frame: DataFrame, source: Source, directory: Path) -> DataFrame:
+    """Those that do not fit, as records for the quarantine: key and value untouched, the reason and the place in headers."""
+    told = {
+        "error": _told(source, directory),
+        "topic": F.col("_topic"),
+        "partition": F.col("_partition").cast("string"),
+        "offset": F.col("_offset").cast("string"),
+        "timestamp": F.date_format("_timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"),
+        "source": F.lit(source.name),
+    }
+    headers = F.array(
+        *[
+            F.struct(F.lit(f"ottla.{name}").alias("key"), each.cast("binary").alias("value"))
+            for name, each in told.items()
+        ]
+    )
+    if "_headers" in frame.columns:
+        headers = F.concat(F.coalesce("_headers", F.slice(headers, 1, 0)), headers)
+    columns = [F.col(RAW_KEY).alias("key"), F.col(RAW_VALUE).alias("value"), headers.alias("headers")]
+    return frame.where(F.col(ERROR).isNotNull()).select(*columns)
+
+
+def _told(source: Source, directory: Path) -> Column:
+    """Python says why where Spark only says that; a bad record is rare enough."""
+    if source.format.name not in ("json", "csv"):
+        return F.col(ERROR)
+    columns = [(each.name, each.dataType.simpleString()) for each in fields_of(source.format, directory)]
+    why = reasons.of_json if source.format.name == "json" else reasons.of_csv
+
+    def explained(value: bytes) -> str:
+        return why(value, columns)
+
+    return F.udf(explained, "string", useArrow=False)(RAW_VALUE)
+
+
+def latest(frame: DataFrame) -> DataFrame:
+    """A table: the newest record of each key, unless it says that the key is gone. Order is that of the log."""
+    newest = frame.groupBy("_key").agg(F.max_by(F.struct("*"), "_offset").alias("_row")).select("_row.*")
+    return newest.where(~F.col("_deleted"))
+
+
+# Columns to records
+
+
+def encoded(frame: DataFrame, form: Format, key: str, directory: Path) -> DataFrame:
+    """`key` and `value`, as the topic takes them. What we know of the record it came from is not written again."""
+    if form.name == "raw":
+        return frame
+    columns = [name for name in frame.columns if name not in KNOWN]
+    if form.name in ("avro", "protobuf"):
+        given = frame.select(_key(frame, key).alias(RAW_KEY), *[f"`{name}`" for name in columns])
+        return given.mapInArrow(encoder(recipe(form, directory), RAW_KEY, columns), "key BINARY, value BINARY")
+    whole = F.struct(*[F.col(f"`{name}`") for name in columns])
+    if form.name == "json":
+        value = F.to_json(whole, {"ignoreNullFields": "false", **form.options})
+    else:
+        value = F.to_csv(whole, dict(form.options))
+    return frame.select(_key(frame, key).alias("key"), value.cast("binary").alias("value"))
+
+
+def _key(frame: DataFrame, key: str) -> Column:
+    """An expression of SQL; without one, the key that the record came with."""
+    if key:
+        found = F.expr(key)
+    elif "_key" in frame.columns:
+        found = F.col("_key")
+    else:
+        return F.lit(None).cast("binary")
+    return found.cast("string").cast("binary") if _is_not_binary(frame, found) else found
+
+
+def _is_not_binary(frame: DataFrame, column: Column) -> bool:
+    return frame.select(column.alias("k")).schema[0].dataType.simpleString() != "binary"

@@ -1,0 +1,117 @@
+"""Sinks: where a frame goes, and how often a row arrives there.
+
+| sink | how often |
+|---|---|
+| topic | once: rows and a marker in one transaction. Spark lets no Python sink take an output mode other than append; what
+  updates goes through `foreachBatch`, with the same marker |
+| parquet | once: Spark's own log of files |
+| jdbc, PostgreSQL | once: rows and a marker in one transaction |
+| jdbc, others | at least once: a micro-batch that failed half-way is written again |
+| console, memory | for looking at |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ottla.pipeline import needs
+from ottla.pipeline.files import formats
+from ottla.pipeline.files.nodes import WrongPipeline
+from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
+
+POSTGRES = "jdbc:postgresql:"
+
+
+def writer_of(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    """A DataStreamWriter that only has to be started."""
+    if not frame.isStreaming:
+        told = f"{sink.of!r} is a table, and a sink needs a stream: write 'as: stream' at a source, and for a run that ends"
+        raise WrongPipeline([f"{sink.where}: {told} 'trigger: {AVAILABLE_NOW}'"])
+    kinds = {"topic": _topic, "parquet": _parquet, "jdbc": _jdbc, "console": _console, "memory": _memory}
+    writer = kinds[sink.kind](frame, sink, spec).outputMode(sink.mode)
+    checkpoint = f"{spec.checkpoint_root}/{sink.name}"
+    return triggered(writer.queryName(query_name(spec, sink)).option("checkpointLocation", checkpoint), sink.trigger)
+
+
+def query_name(spec: Spec, sink: Sink) -> str:
+    """Memory tables have the name of their query, so that one alone has the sink's."""
+    return sink.target or sink.name if sink.kind == "memory" else f"{spec.name}.{sink.name}"
+
+
+def triggered(writer: Any, trigger: str) -> Any:
+    if not trigger:
+        return writer
+    if trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True)
+    if trigger == ONCE:
+        return writer.trigger(once=True)
+    return writer.trigger(processingTime=trigger)
+
+
+def _topic(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    records = formats.encoded(frame, sink.format, sink.key, spec.directory)
+    options = {
+        "kafka.bootstrap.servers": spec.bootstrap,
+        "topic": sink.target,
+        "sinkId": f"{spec.name}.{sink.name}",
+        "delivery": sink.delivery,
+        **sink.options,
+    }
+    if sink.mode == "append":
+        return records.writeStream.format("ottla").options(**options)
+    return records.writeStream.foreachBatch(_to_topic(options))
+
+
+def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    def write(batch: DataFrame, number: int) -> None:
+        named = {"operationId": f"{options['sinkId']}-{number}"} if options["delivery"] == "exactly-once" else {}
+        batch.write.format("ottla").options(**options, **named).mode("append").save()
+
+    return write
+
+
+def _parquet(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    writer = frame.writeStream.format("parquet").option("path", spec.path(sink.target)).options(**sink.options)
+    return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _console(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    return frame.writeStream.format("console").options(**{"truncate": "false", **sink.options})
+
+
+def _memory(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    return frame.writeStream.format("memory").options(**sink.options)
+
+
+def _jdbc(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    columns = [name for name in frame.columns if name not in formats.KNOWN]
+    write = _to_postgres(sink, spec) if sink.target.startswith(POSTGRES) else _to_database(sink)
+    return frame.select(*[f"`{name}`" for name in columns]).writeStream.foreachBatch(write)
+
+
+def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
+    needs.modules({"psycopg": "postgres"})
+    postgres = import_module("ottla.pipeline.files.postgres")
+    address = sink.target.removeprefix("jdbc:")
+    target = postgres.Target(address, sink.table, sink.keys, sink.user, sink.password, f"{spec.name}.{sink.name}")
+
+    def write(batch: DataFrame, number: int) -> None:
+        postgres.write(target, number, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
+
+    return write
+
+
+def _to_database(sink: Sink) -> Callable[[DataFrame, int], None]:
+    if sink.keys:
+        raise WrongPipeline([f"{sink.where}: 'keys' work with PostgreSQL only: leave them out to add rows"])
+    login = {name: value for name, value in (("user", sink.user), ("password", sink.password)) if value}
+    options = {"url": sink.target, "dbtable": sink.table, **login, **sink.options}
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.write.format("jdbc").options(**options).mode("append").save()
+
+    return write
