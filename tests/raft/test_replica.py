@@ -11,6 +11,7 @@ from ottla.raft.replica import Lost, Replica
 from ottla.raft.roles import Candidate, Follower, Leader, Resigned, Unattached
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire.errors import Error, KafkaError, error_of
+from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.quorum import BeginQuorumEpochRequest, LeaderChangeMessage, VoteRequest, VotersRecord
 from raft.assembly import CLUSTER, Assembly, Peer, key, voter
 
@@ -600,3 +601,20 @@ def test_a_candidate_waits_its_time_when_it_is_refused() -> None:
     ready = candidate.take_ready(assembly.now_ms)
     assert ready.sends == []
     assert candidate.wake_ms == role.deadline_ms
+
+
+def test_a_leader_that_answered_late_once_is_asked_again() -> None:
+    """An observer that got no answer in time asks a bootstrap server. If that is the leader by another name, it answers what
+    a follower wants to know, and the leader itself would never hear who wants to vote."""
+    assembly, leader = settled(0, 8)
+    replica = assembly.replica(8)
+    role = replica.role
+    assert isinstance(role, Follower)
+    place = replica.member.destination(role.leader, role.addresses)
+    assert place is not None
+    now_ms, asked = assembly.now_ms, replica.member.connections
+    asked.reset()
+    asked.ask(place, FetchRequest(), now_ms)  # nobody will ever tell how this one ended
+    assembly.run(20 * replica.member.timing.request_timeout_ms)
+    asked_of = [send.destination.id for send, _ in asked._asked.values()]
+    assert asked_of == [leader.id]

@@ -4,4 +4,6 @@ A seed stands for one history only as long as nothing that draws from it changes
 that was possible.
 """
 
-NAMED: dict[str, tuple[int, int]] = {}
+NAMED: dict[str, tuple[int, int]] = {
+    "a wiped voter asks the leader by another name for ever, and never to vote again": (500028, 5),
+}

@@ -45,10 +45,15 @@ class Connections:
         return max(now_ms, given_up, self._resting.get(node_id, now_ms))
 
     def is_resting(self, node_id: int, now_ms: float) -> bool:
-        """It failed lately, or has not answered in time."""
+        """It failed lately."""
+        return self._resting.get(node_id, now_ms) > now_ms
+
+    def give_up(self, node_id: int, now_ms: float) -> None:
+        """A question that got no answer in time has failed, whether its end was heard of or not."""
         asked = self._asked.get(node_id)
-        late = asked is not None and now_ms >= asked[1] + self._request_timeout_ms
-        return late or self._resting.get(node_id, now_ms) > now_ms
+        if asked is not None and now_ms >= asked[1] + self._request_timeout_ms:
+            del self._asked[node_id]
+            self.rest(node_id, now_ms)
 
     def any_asked(self, node_ids: Iterable[int], now_ms: float) -> bool:
         return any(

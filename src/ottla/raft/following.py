@@ -28,6 +28,8 @@ def poll_follower(member: Member, role: Follower, now_ms: float) -> float:
     if member.is_changing_log or member.journal.synced_end < member.journal.end_offset:
         return wake
     leader = member.destination(role.leader, role.addresses)
+    if leader is not None:
+        member.connections.give_up(leader.id, now_ms)
     if leader is None or member.connections.is_resting(leader.id, now_ms):
         wake = min(wake, elections.ask_anybody(member, now_ms))
     if member.connections.any_asked([place.id for place in member.bootstrap], now_ms):
