@@ -69,6 +69,7 @@ class Member(Server):
         self.reach, self.controller_reach = ports
         self.properties = directory.with_name(f"{directory.name}.properties")
         self.is_paused = False
+        self.log_dirs = [directory]
 
     @property
     def is_broker(self) -> bool:
@@ -84,7 +85,7 @@ class Member(Server):
         assert code == 0, said.getvalue()
 
     def write_properties(self, settings: Mapping[str, str]) -> None:
-        own = {"node.id": str(self.node_id), "process.roles": self.roles, "log.dirs": str(self.directory)}
+        own = {"node.id": str(self.node_id), "process.roles": self.roles, "log.dirs": ",".join(map(str, self.log_dirs))}
         own["listeners"] = self._listeners(self.port, self.controller_port)
         own["advertised.listeners"] = self._listeners(self.reach, self.controller_reach)
         self.properties.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ class Broker:
         moves = Moves(self.directories, random.Random(1), 1)
         self.replicas = Replicas(
             *(broker_id, self.directories, self.config.topic_settings, self.dirty, self.spawn, lambda topic: Traffic()),
-            *(lambda error: None, moves, lambda: NOW_MS, self.neighbours),
+            *(lambda log, error: None, moves, lambda: NOW_MS, self.neighbours),
         )
         sessions = Sessions(100, 120.0, random.Random(broker_id), loop.time)
         self.node = SimpleNamespace(

@@ -79,7 +79,7 @@ class Place:
         ballast = self.directories.ballast_of(log)
         self.partition = Partition(
             *(log, "t", TOPIC_ID, 0, 1, lambda partition: None, asyncio.ensure_future),
-            *(ballast, Counts(), lambda error: None),
+            *(ballast, Counts(), lambda log, error: None),
         )
         self.partition.lead(Assignment((1,), (1,), 1, self.partition.leader_epoch + 1))
 

@@ -39,7 +39,7 @@ class Answer:
 def leading(log: Log) -> Partition:
     partition = Partition(
         *(log, "topic", bytes(16), 0, ME, lambda dirty: None, lambda work: asyncio.ensure_future(work)),
-        *(Ballast(log.disk, "/data"), Traffic(), lambda error: None),
+        *(Ballast(log.disk, "/data"), Traffic(), lambda log, error: None),
     )
     partition.configure(log.settings, 1)
     partition.lead(Assignment((ME,), (ME,), ME, 0))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,7 +16,7 @@ from ottla.metadata.image import DIRECTORY_UNASSIGNED, Image
 from ottla.metadata.records import PartitionChangeRecord, PartitionRecord, unframe
 from ottla.server.node import Node
 from ottla.sim.cluster import SimCluster
-from ottla.sim.disk import Loss
+from ottla.sim.disk import Loss, SimDisk
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error
 from ottla.wire.records import batches, iterate
@@ -150,3 +151,84 @@ def test_a_log_that_was_moved_by_hand_is_found_and_told() -> None:
         assert node.replicas.find("t", 2).log.end_offset == 1
 
     run(3, scene)
+
+
+def test_a_directory_that_cannot_be_opened_is_left_out() -> None:
+    """As in Apache Kafka, a node starts with the directories that are in order. The only one must be in order."""
+
+    def refuse(path: str) -> Callable[[], None]:
+        raise OSError(errno.EIO, "the disk is broken", path)
+
+    async def scene(loop: SimLoop) -> None:
+        broker = Broker(loop)
+        node = await broker.boot()
+        await broker.cluster.client("client", broker.fill())
+        places, first = real(node), node.directories.ids[0]
+        broker.cluster.kill("n1")
+        lock = SimDisk.lock
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimDisk, "lock", lambda disk, path: refuse(path) if "/two/" in path else lock(disk, path))
+            node = await broker.boot()
+            assert list(node.directories.unopened) == ["/two"]
+            for index, place in enumerate(places):
+                if place == first:
+                    assert node.replicas.find("t", index).log.end_offset == 1
+                else:
+                    assert node.replicas.why_missing("t", index).error is Error.KAFKA_STORAGE_ERROR
+            broker.cluster.kill("n1")
+        assert real(await broker.boot()) == places
+
+    run(7, scene)
+
+
+def test_a_controller_that_is_a_broker_too_leaves_its_failed_directory_to_another_broker() -> None:
+    """It sends no heartbeats, because it is the only voter; the other one only copies."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = SimCluster(loop)
+        names = ("n1", "n2")
+        shared = {"log.dirs": "/data,/two", "controller.quorum.voters": "1@n1:9093"}
+        cluster.form(names, {"offsets.topic.num.partitions": "1", **shared})
+        cluster.machines["n2"].settings = {
+            **cluster.machines["n2"].settings,
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://n2:9092",
+        }
+        for name in names:
+            cluster.boot(name)
+        await until(lambda: all(cluster.machines[name].is_ready for name in names))
+        node = cluster.machines["n1"].node
+        assert node is not None
+        await cluster.client("client", make_topic(cluster, loop))
+        await until(lambda: len(node.replicas.all()) == PARTITIONS)
+        hurt = [p.index for p in node.replicas.all() if node.directories.home_of(p.log).path == "/two"]
+        assert 0 < len(hurt) < PARTITIONS
+        node.directories.suspect("/two", OSError(errno.EIO, "the disk is broken"))
+
+        def moved() -> bool:
+            topic = node.quorum.image.topic("t")
+            assert topic is not None
+            return all(
+                (1 in part.isr) == (index not in hurt) and (part.leader == 2 or index not in hurt)
+                for index, part in topic.partitions.items()
+            )
+
+        await until(moved)
+        assert len(node.quorum.image.brokers[1].directories) == 1
+        assert all(node.replicas.why_missing("t", index).error is Error.KAFKA_STORAGE_ERROR for index in hurt)
+        await asyncio.sleep(60)
+        assert cluster.is_up("n1"), "the controller knows it, so it need not end"
+
+    run(8, scene)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.05)
+
+
+async def make_topic(cluster: SimCluster, loop: SimLoop) -> None:
+    client = Cluster("n1:9092", now_ms=lambda: cluster.worlds.now_ms("client"), rng=loop.chance("client"))
+    await Admin(client).create_topic("t", partitions=PARTITIONS, replication_factor=2)
+    client.close()

@@ -9,17 +9,21 @@ Of two logs of one partition (a crash while it was moving, see `moving`) the lon
 
 A log that the metadata places in a directory which is not there (a disk that was not mounted, say) is not begun anew
 elsewhere: that would give out its offsets a second time and hide its records when the disk is back.
+
+One of several directories may *fail*: it is left out from then on, or from the start if it could not even be opened, and the
+others go on. What is in it comes back when a process starts that can read it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from ottla.log.ballast import Ballast, is_full
+from ottla.log.ballast import NO_ROOM, Ballast, is_full
 from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
 from ottla.log.files import FILES_MAX
 from ottla.log.identity import MetaProperties
@@ -31,6 +35,8 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import is_reserved, random_id, uuid_text
 from ottla.world import Disk
 
+# Errors of this process, and not of a disk.
+NO_FILES = (errno.EMFILE, errno.ENFILE)
 # How many logs wait for the disk at the same time when a node stops.
 SETTLED_TOGETHER = 32
 
@@ -54,6 +60,10 @@ class Directories:
         self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng, files_max=files_max) for path in paths]
         self.ballasts = {path: Ballast(disk, path) for path in paths}
         self.cluster_id = ""
+        # Those that could not be opened, and why.
+        self.unopened: dict[str, OSError] = {}
+        # Those where something failed that does not look like a want of room, until somebody decides what follows.
+        self.suspects: dict[str, BaseException] = {}
         self._making: Counter[str] = Counter()
         # Moves that the last process did not live to end: directory to move to, topic id, partition.
         self.unfinished: list[tuple[DataDirectory, bytes, int]] = []
@@ -62,7 +72,8 @@ class Directories:
 
     def open(self, cluster_id: str | None = None) -> None:
         """Lock every directory and settle who we are; directories without identity get one. Blocks."""
-        metas = [meta for directory in self.all if (meta := directory.open()) is not None]
+        self._open_all()
+        metas = [directory.meta for directory in self.all if directory.meta is not None]
         for meta in metas:
             self._check(meta, metas[0].cluster_id, cluster_id)
         self.cluster_id = metas[0].cluster_id if metas else cluster_id or uuid_text(random_id(self._random))
@@ -74,6 +85,20 @@ class Directories:
                 ballast.take()
             else:
                 ballast.release()
+
+    def _open_all(self) -> None:
+        """One of several may be out of order; one that another process has is an error, and so is having none."""
+        for directory in list(self.all):
+            try:
+                directory.open()
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if len(self.all) == 1:
+                    raise
+                self.unopened[directory.path] = error
+                self.all.remove(directory)
+                del self.ballasts[directory.path]
 
     def _check(self, meta: MetaProperties, first: str, wanted: str | None) -> None:
         if meta.node_id != self._node_id:
@@ -93,6 +118,17 @@ class Directories:
 
     def at(self, path: str) -> DataDirectory:
         return next(directory for directory in self.all if directory.path == path)
+
+    @property
+    def whole(self) -> list[DataDirectory]:
+        """Those that have not failed."""
+        return [directory for directory in self.all if directory.failed is None]
+
+    def suspect(self, path: str, error: BaseException) -> None:
+        """Something in this directory could not be written. A full disk is another matter, and so are too many open files."""
+        cause = error.__cause__ if isinstance(error, KafkaError) else error
+        if isinstance(cause, OSError) and cause.errno not in (*NO_ROOM, *NO_FILES):
+            self.suspects.setdefault(path, cause)
 
     @property
     def clean_epoch(self) -> int | None:
@@ -130,20 +166,29 @@ class Directories:
         home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
         for directory in sorted(self.all, key=lambda each: each is not home):
             log = directory.logs.get((topic, index))
+            if directory.failed is not None:
+                if log is not None and log.topic_id == topic_id:
+                    raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"{directory.path} has failed: {directory.failed}")
+                continue
             if log is not None and log.topic_id == topic_id:
                 return log
             if log is not None:
                 await directory.delete(topic, index)
+        if home is not None and home.failed is not None:
+            raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"{home.path} has failed: {home.failed}")
         if home is None and not is_reserved(wanted):
             raise KafkaError(
                 Error.KAFKA_STORAGE_ERROR, f"the data directory {uuid_text(wanted)} that holds it is not among log.dirs"
             )
         if home is None or self.ballasts[home.path].released:
-            roomy = [directory for directory in self.all if not self.ballasts[directory.path].released]
-            home = min(roomy or self.all, key=lambda directory: len(directory.logs) + self._making[directory.path])
+            roomy = [directory for directory in self.whole if not self.ballasts[directory.path].released]
+            home = min(roomy or self.whole, key=lambda directory: len(directory.logs) + self._making[directory.path])
         self._making[home.path] += 1
         try:
             return await home.create(topic, index, topic_id, settings)
+        except OSError as error:
+            self.suspect(home.path, error)
+            raise
         finally:
             self._making[home.path] -= 1
 
@@ -186,7 +231,8 @@ class Directories:
         """If a disk is full, let go of the ballast; whether that was done and what failed is worth another try."""
         if not is_full(error):
             return False
-        held = [ballast for ballast in self.ballasts.values() if not ballast.released and not ballast.has_room()]
+        ballasts = [self.ballasts[directory.path] for directory in self.whole]
+        held = [ballast for ballast in ballasts if not ballast.released and not ballast.has_room()]
         for ballast in held:
             ballast.release()
         return bool(held)
@@ -194,7 +240,7 @@ class Directories:
     async def regain(self) -> list[str]:
         """Take up the ballast again where there is room; the directories that take records again."""
         back = []
-        for directory in self.all:
+        for directory in self.whole:
             ballast = self.ballasts[directory.path]
             if ballast.released and await directory.disk.away(_take_if_room, ballast):
                 back.append(directory.path)
@@ -203,8 +249,16 @@ class Directories:
     # --- upkeep
 
     async def checkpoint(self, high_watermarks: Mapping[Key, int]) -> None:
-        for directory in self.all:
-            await directory.checkpoint({key: high_watermarks[key] for key in directory.logs if key in high_watermarks})
+        """All of them, also when one cannot be written to."""
+        problem: OSError | None = None
+        for directory in self.whole:
+            try:
+                await directory.checkpoint({k: high_watermarks[k] for k in directory.logs if k in high_watermarks})
+            except OSError as error:
+                problem = error
+                self.suspect(directory.path, error)
+        if problem is not None:
+            raise problem
 
     def note(self, high_watermarks: Mapping[Key, int]) -> None:
         """What is to be written down of them when the logs are closed."""
@@ -212,7 +266,7 @@ class Directories:
             directory.high_watermarks = {key: high_watermarks[key] for key in directory.logs if key in high_watermarks}
 
     async def sweep(self) -> None:
-        for directory in self.all:
+        for directory in self.whole:
             await directory.sweep(at_once=self.ballasts[directory.path].released)
 
     async def close(self, broker_epoch: int) -> None:

@@ -68,6 +68,8 @@ class DataDirectory:
         self.files = OpenFiles(disk, files_max)
         self.logs: dict[Key, Log] = {}
         self.meta: identity.MetaProperties | None = None
+        # Once its disk failed, nothing here is read or written any more, until a new process looks at it.
+        self.failed: BaseException | None = None
         self.clean_epoch: int | None = None
         self.high_watermarks: dict[Key, int] = {}
         self.loading = Loading()
@@ -294,10 +296,19 @@ class DataDirectory:
         elif self.disk.exists(path):
             self.disk.remove(path)
 
+    def fail(self, error: BaseException) -> None:
+        """The disk under it cannot be trusted: no log in it takes anything any more."""
+        self.failed = error
+        for log in self.logs.values():
+            log.failed = log.failed or error
+
     async def stop(self, broker_epoch: int = identity.NO_EPOCH) -> None:
         """`close` off the loop, after a checkpoint that may be under way."""
         async with self._checkpointing:
-            await self.disk.away(self.close, broker_epoch)
+            if self.failed is None:
+                await self.disk.away(self.close, broker_epoch)
+            else:
+                self.release()
 
     def close(self, broker_epoch: int = identity.NO_EPOCH) -> None:
         """Close every log, write the checkpoints and, if nothing failed, the mark of a clean stop. Blocks."""

@@ -20,7 +20,7 @@ from ottla.metadata.brokers import (
 )
 from ottla.metadata.credentials import alter_scram_credentials
 from ottla.metadata.decisions import Decision, Rules, Versioned
-from ottla.metadata.directories import assign_replicas
+from ottla.metadata.directories import assign_replicas, lose_directories
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
 from ottla.metadata.heartbeats import heartbeat
 from ottla.metadata.image import BROKER, Image
@@ -61,6 +61,7 @@ __all__ = [
     "format_records",
     "heartbeat",
     "incremental_alter_configs",
+    "lose_directories",
     "next_producer_ids",
     "reassign",
     "register_broker",

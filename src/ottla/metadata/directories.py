@@ -90,6 +90,11 @@ def fail_directories(image: Image, broker: Broker, failed: Collection[bytes], ru
     return [*_without(image, broker.id, places, rules), (record, 2)]
 
 
+def lose_directories(image: Image, broker_id: int, failed: Collection[bytes], rules: Rules) -> Decision[None]:
+    """The same of a broker that is its own controller, and sends no heartbeats."""
+    return Decision(fail_directories(image, image.brokers[broker_id], failed, rules), None)
+
+
 def _without(image: Image, broker_id: int, places: Sequence[Place], rules: Rules) -> list[Versioned]:
     """These replicas of a broker are in sync with nothing, and do not lead."""
     records: list[Versioned] = []

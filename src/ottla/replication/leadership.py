@@ -49,6 +49,7 @@ class Cluster(Protocol):
     """Who may join, how long one may lag, and the way to the controller."""
 
     def may_join(self, broker_id: int, life: int | None) -> bool: ...
+    def has_room(self, broker_id: int, partition: Partition) -> bool: ...
     def is_over(self, broker_id: int, life: int) -> bool: ...
     def is_alive(self, broker_id: int) -> bool: ...
     def lag_max_s(self) -> float: ...
@@ -168,7 +169,11 @@ class Leadership:
 
     def _is_about_to_join(self, follower: Follower) -> bool:
         is_caught_up = follower.is_caught_up(self.partition.log.end_offset, _now(), self._cluster.lag_max_s())
-        return is_caught_up and self._cluster.may_join(follower.id, follower.life)
+        return is_caught_up and self._may_join(follower)
+
+    def _may_join(self, follower: Follower) -> bool:
+        cluster = self._cluster
+        return cluster.may_join(follower.id, follower.life) and cluster.has_room(follower.id, self.partition)
 
     def look_at_starts(self) -> None:
         starts = [follower.start for follower in self.followers.values() if self._cluster.is_alive(follower.id)]
@@ -181,7 +186,7 @@ class Leadership:
         behind = max(partition.high_watermark.value, partition.epoch_start)
         if self.proposed is not None or follower.end < behind or _now() < self._proposable_from:
             return
-        if self._cluster.may_join(follower.id, follower.life):
+        if self._may_join(follower):
             self._propose((*partition.isr, follower.id))
 
     def look_for_joiners(self) -> None:

@@ -103,7 +103,8 @@ class Moves:
         raise KafkaError(Error.LOG_DIR_NOT_FOUND, "Log dir is not found in the config.")
 
     def _start(self, partition: Partition, target: DataDirectory) -> None:
-        if partition.log.failed is not None or self._directories.ballasts[target.path].released:
+        is_closed = target.failed is not None or self._directories.ballasts[target.path].released
+        if partition.log.failed is not None or is_closed:
             raise KafkaError(Error.KAFKA_STORAGE_ERROR)
         move = Move(partition, target, self._rng)
         self.under_way[partition.topic, partition.index] = move

@@ -89,7 +89,7 @@ class Partition:
         spawn: Callable[[Any], Any],
         ballast: Ballast,
         traffic: Traffic,
-        write_failed: Callable[[BaseException], None],
+        write_failed: Callable[[Log, BaseException], None],
         cluster: Cluster | None = None,
         high_watermark: int = 0,
     ) -> None:
@@ -113,6 +113,10 @@ class Partition:
         self.acknowledges_on_write = self.stores_on_write = False
         self.leadership: Leadership | None = None
         log.tower, log.tally = self, traffic
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.topic_id, self.index
 
     def configure(self, settings: LogSettings, min_insync: int) -> None:
         self.log.configure(settings)
@@ -288,7 +292,7 @@ class Partition:
         self.traffic.failed_produces += 1
         if error.error is Error.KAFKA_STORAGE_ERROR:
             self._dismiss(error)
-            self._write_failed(error)
+            self._write_failed(self.log, error)
 
     def _why_closed(self) -> KafkaError:
         self.traffic.failed_produces += 1
@@ -319,7 +323,7 @@ class Partition:
         except OSError as error:
             log_.error("%s: could not write, the requests concerned are refused: %s", self.log.name, error)
             self._dismiss(storage_error(error))
-            self._write_failed(error)
+            self._write_failed(self.log, error)
         if self.acknowledges_on_write:
             self.high_watermark.rise(self.log.end_offset)
         else:
@@ -414,11 +418,11 @@ class Partition:
             finally:
                 self.log.publish()
         except OSError as error:
-            self._write_failed(error)
+            self._write_failed(self.log, error)
             raise storage_error(error)
         except KafkaError as error:
             if error.error is Error.KAFKA_STORAGE_ERROR:
-                self._write_failed(error)
+                self._write_failed(self.log, error)
             raise
 
     def learn(self, high_watermark: int, log_start: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.log.settings import LogSettings
-from ottla.metadata.image import DIRECTORY_UNASSIGNED, TOPIC, Delta, Image
+from ottla.metadata.image import DIRECTORY_LOST, DIRECTORY_UNASSIGNED, TOPIC, Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.records import NO_LEADER
 from ottla.metadata.topics import is_internal
@@ -29,6 +29,8 @@ from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
     from ottla.log.directories import Directories
+    from ottla.log.directory import DataDirectory
+    from ottla.log.log import Log
 
 log_ = logging.getLogger("ottla.replication")
 
@@ -86,7 +88,7 @@ class Replicas:
         mark_dirty: Callable[[Partition], None],
         spawn: Callable[[Any], Any],
         traffic_of: Callable[[str], Traffic],
-        write_failed: Callable[[BaseException], None],
+        write_failed: Callable[[Log, BaseException], None],
         moves: Moves,
         now_ms: Callable[[], int] = lambda: 0,
         neighbours: Neighbours = ALONE,
@@ -176,7 +178,10 @@ class Replicas:
             partition = hosted.partitions.get(index) if hosted else None
             if partition is not None:
                 place = self._directories.id_of(partition.log)
-                if place != assignment.directory_of(self._node_id):
+                known = assignment.directory_of(self._node_id)
+                if place != known and not (
+                    known == DIRECTORY_LOST and self._directories.ballast_of(partition.log).released
+                ):
                     places[topic_id, index] = place
         return places
 
@@ -287,6 +292,18 @@ class Replicas:
         partition.retire(error)
         self.corrupt_batches_before += partition.log.corrupt_batches
         await self._directories.delete(partition.log)
+
+    async def evict(self, directory: DataDirectory) -> None:
+        """The directory has failed: what is in it is homeless, and nobody touches its logs any more when this returns."""
+        async with self._changing:
+            for partition in self.all():
+                if self._directories.home_of(partition.log) is directory:
+                    del self.by_id[partition.topic_id].partitions[partition.index]
+                    topic = self._image.topics[partition.topic_id]
+                    self.homeless[partition.topic_id, partition.index] = topic.partitions[partition.index]
+                    await self.moves.stop(partition)
+                    await self.fetchers.leave(partition)
+                    partition.retire(Error.KAFKA_STORAGE_ERROR)
 
     def _count_looking_inside(self) -> None:
         """While no topic of clients makes us look into batches, Produce need not ask any of them."""

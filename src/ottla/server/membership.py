@@ -213,12 +213,14 @@ class Membership:
             current_metadata_offset=self._node.quorum.image.offset,
             want_fence=not self._wants_to_serve,
             want_shut_down=self._wants_to_go,
+            offline_log_dirs=self._node.disks.offline,
         )
         answer = await self._node.channel.ask(request, timeout_s=FAREWELL_S if self._wants_to_go else interval_s)
         if answer.error_code == Error.STALE_BROKER_EPOCH.code:
             self._find_out_why_stale()
         check(answer.error_code)
         self._answer, self._unheard, self._is_disowned = answer, 0, False
+        self._node.disks.heard(request.offline_log_dirs)
         self._heard.set()
 
     def _find_out_why_stale(self) -> None:
@@ -234,6 +236,14 @@ class Membership:
         if self._wants_to_go:
             return not self._answer.should_shut_down
         return self._others_wait or (self._wants_to_serve and self._answer.is_fenced)
+
+    def tell_failed(self) -> None:
+        """A directory has failed: a heartbeat that is due now says so. Who decides alone writes it down."""
+        self._news.set()
+        if self._beating is None and self._node.controller.is_active:
+            failed, active, me = self._node.disks.offline, self._node.controller, self._config.node_id
+            active.submit(lambda image: controller.lose_directories(image, me, failed, active.rules))
+            self._node.disks.heard(failed)
 
     # --- going
 

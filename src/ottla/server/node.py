@@ -17,6 +17,7 @@ from ottla import __version__
 from ottla.config import BrokerConfig
 from ottla.log.directories import Directories
 from ottla.log.files import FILES_MAX
+from ottla.log.log import Log
 from ottla.log.settings import LogSettings
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import BROKER, TOPIC, Delta, Image
@@ -30,6 +31,7 @@ from ottla.server.channel import ControllerChannel
 from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
 from ottla.server.creation import Creation
+from ottla.server.disks import Disks
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
@@ -131,6 +133,7 @@ class Node:
         self.channel = ControllerChannel(self)
         self.creation = Creation(self)
         self.watch = Watch(self)
+        self.disks = Disks(self)
         self.membership = Membership(self)
         self.groups = group_coordinators(self)
         self.markers = Markers(self)
@@ -173,9 +176,10 @@ class Node:
         if not task.cancelled() and task.exception() is not None:
             log.error("background work failed", exc_info=task.exception())
 
-    def _write_failed(self, error: BaseException) -> None:
+    def _write_failed(self, where: Log, error: BaseException) -> None:
         """Records could not be written. If that is for want of room, the last of it is kept for upkeep and metadata."""
         self.measures.write_failures.value += 1
+        self.directories.suspect(self.directories.home_of(where).path, error)
         if self.directories.relieve(error):
             log.error("the disk is full: records are refused until there is room, everything else goes on")
 
@@ -249,6 +253,8 @@ class Node:
         """Say now what will hurt later."""
         if warning := limits.file_warning(self._connection_files):
             log.warning("%s", warning)
+        for path, error in self.directories.unopened.items():
+            log.error("%s cannot be used, and what is in it is left to other brokers: %s", path, error)
         for path in [path for path, ballast in self.directories.ballasts.items() if ballast.released]:
             log.warning("%s: the disk is full, records are refused until there is room", path)
 
@@ -396,7 +402,7 @@ class Node:
             replicas.corrupt_batches_before + sum(p.log.corrupt_batches for p in replicas.all())
         )
         measures.directory_free.read = lambda: (
-            ((path,), self.world.disk.space(path)[1]) for path in self.config.log_dirs
+            ((each.path,), self.world.disk.space(each.path)[1]) for each in directories.whole
         )
         measures.directories_full.read = lambda: sum(each.released for each in directories.ballasts.values())
         measures.failed_partitions.read = lambda: (

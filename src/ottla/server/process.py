@@ -17,6 +17,7 @@ from ottla.config import BrokerConfig
 from ottla.log.directories import WrongDirectory
 from ottla.log.identity import BadIdentity, read_meta_properties
 from ottla.raft.snapshots import Damaged
+from ottla.server.disks import DiskFailed
 from ottla.server.exposition import LoopProbe, node_routes, start_http
 from ottla.server.journal import set_up
 from ottla.server.node import Node
@@ -85,11 +86,18 @@ async def _serve(properties: Mapping[str, str], options: Options, ready: Callabl
 def _check_formatted(node: Node) -> None:
     """A node by itself makes its directories ready; those of a cluster must be given the same id of the cluster first."""
     paths = node.config.log_dirs
-    if node.config.is_one_of_several and not any(read_meta_properties(node.world.disk, path) for path in paths):
+    if node.config.is_one_of_several and not any(_has_identity(node, path) for path in paths):
         raise CannotStart(
             f"{paths[0]} is not formatted: a node of a cluster must be told which one, for example "
             "`kafka-storage format --cluster-id ID --config server.properties`, with the same ID on every node"
         )
+
+
+def _has_identity(node: Node, path: str) -> bool:
+    try:
+        return read_meta_properties(node.world.disk, path) is not None
+    except OSError:
+        return False  # one of several may be out of order
 
 
 async def _until_the_end(node: Node) -> int:
@@ -100,7 +108,8 @@ async def _until_the_end(node: Node) -> int:
         except (OSError, KafkaError) as error:
             failed = error
     if failed is not None:
-        log.critical("the node ends, because its metadata cannot be kept: %s", failed)
+        why = "" if isinstance(failed, DiskFailed) else "because its metadata cannot be kept: "
+        log.critical("the node ends, %s%s", why, failed)
         return 1
     log.info("stopped")
     return 0

@@ -81,9 +81,10 @@ class Upkeep:
             await asyncio.sleep(seconds())
 
     async def find_room(self) -> None:
-        """Once a full disk has room again, take records again; open what could not be opened."""
+        """Once a full disk has room again, take records again; open what could not be opened; leave what failed to others."""
         for path in await self._node.directories.regain():
             log_.info("%s has room again and takes records", path)
+        await self._node.disks.look()
         if self._node.replicas.homeless:
             await self._node.replicas.house()
             self._node.groups.take_up()

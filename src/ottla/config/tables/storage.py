@@ -11,7 +11,7 @@ log.dir                           list /tmp/kafka-logs nonempty
     The data directory, when log.dirs is not set.
 cordoned.log.dirs                 list ""              -        broker inert
     Directories that get no new partitions.
-log.dir.failure.timeout.ms        long 30000           >=1      inert
+log.dir.failure.timeout.ms        long 30000           >=1
     A broker stops when it cannot report a failed directory for this long.
 num.recovery.threads.per.data.dir int  2               >=1      cluster inert
     Threads that check logs at start; we check them one after the other.

@@ -31,7 +31,12 @@ Wanted = Mapping[str, Collection[int]] | None
 async def describe_log_dirs(request: DescribeLogDirsRequest, ctx: Context) -> DescribeLogDirsResponse:
     wanted = _wanted(request)
     cordoned = ctx.node.config["cordoned.log.dirs"]
-    return DescribeLogDirsResponse(results=[_listed(it, wanted, cordoned, ctx) for it in ctx.node.directories.all])
+    listed = [_listed(it, wanted, cordoned, ctx) for it in ctx.node.directories.all]
+    return DescribeLogDirsResponse(results=listed + [_offline(path) for path in ctx.node.directories.unopened])
+
+
+def _offline(path: str) -> Listed:
+    return Listed(error_code=Error.KAFKA_STORAGE_ERROR.code, log_dir=os.path.abspath(path))
 
 
 def _wanted(request: DescribeLogDirsRequest) -> Wanted:
@@ -45,10 +50,12 @@ def _wanted(request: DescribeLogDirsRequest) -> Wanted:
 
 def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str], ctx: Context) -> Listed:
     path = os.path.abspath(directory.path)
+    if directory.failed is not None:
+        return _offline(path)
     try:
         total, free = directory.disk.space(directory.path)
     except OSError:
-        return Listed(error_code=Error.KAFKA_STORAGE_ERROR.code, log_dir=path)
+        return _offline(path)
     return Listed(
         log_dir=path,
         topics=_topics(directory, wanted, ctx.replicas.moves),
