@@ -7,6 +7,7 @@ loopback. What a caller sets himself is never overridden.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -50,12 +51,14 @@ def session(
     master: str | None = None,
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
-    log_level: str = "error",
+    log_level: str = "fatal",
 ) -> SparkSession:
     """A session on this machine (`local[*]`), on a cluster (`master="spark://..."`) or on a server of Spark Connect
     (`remote="sc://..."`). One that runs in this process already is taken as it is."""
     given = dict(conf or {})
     needs.check(remote=remote is not None)
+    # It writes every exception that PySpark raises to standard error, as if nobody caught any.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
         return _connected(remote, SQL_SETTINGS | given)
@@ -67,7 +70,7 @@ def session(
     return made
 
 
-def settings_of(master: str, given: Mapping[str, str], log_level: str = "error") -> dict[str, str]:
+def settings_of(master: str, given: Mapping[str, str], log_level: str = "fatal") -> dict[str, str]:
     """Everything that is set for this master; what the caller says comes last."""
     quiet = f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS} -Dottla.log={log_level}"
     settings = SQL_SETTINGS | PROCESS_SETTINGS | {"spark.driver.extraJavaOptions": quiet}
@@ -75,6 +78,12 @@ def settings_of(master: str, given: Mapping[str, str], log_level: str = "error")
         # A shuffle over 200 partitions, Spark's default, is for clusters: on two cores it is 200 small tasks in turn.
         settings |= LOOPBACK_SETTINGS | {SHUFFLE: str(max(2, os.cpu_count() or 2))}
     return settings | dict(given)
+
+
+def adopt(spark: SparkSession) -> None:
+    """To be called first in a thread that starts queries: Spark knows the active session by thread, and looks there for
+    formats that come from Python. Making a frame, even of nothing, is what sets it."""
+    spark.createDataFrame([], "nothing INT")
 
 
 def _connected(address: str, settings: Mapping[str, str]) -> SparkSession:

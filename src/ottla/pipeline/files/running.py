@@ -1,0 +1,171 @@
+"""Keeps the queries of a pipeline alive until they are done or somebody ends them.
+
+A query that fails is started again after a pause that grows, from its checkpoint; a pause begins small again after a batch
+that worked. What waiting cannot mend, and what failed too often in a row, ends the whole pipeline: half of one would look
+alive. Somebody who ends it lets each query finish its micro-batch first; cut off in the middle it would lose nothing, but
+has to do it again.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ottla.pipeline.files import failures
+from ottla.pipeline.files.building import Query
+from ottla.pipeline.files.progress import State
+
+POLL_S = 0.25
+FIRST_PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
+TRIES = 10
+GRACE_S = 30.0
+
+
+class Failed(Exception):
+    """A query cannot go on; the text says which, and why."""
+
+
+class Watched:
+    """A query, how it goes, and when to try again."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.state = State(query.name, query.into)
+        self.handle: Any = None
+        self.failures_in_a_row = 0
+        self.start_at = 0.0
+
+    def start(self) -> None:
+        self.state.state, self.state.error = "running", ""
+        self.handle = self.query.start()
+
+    def pause_s(self) -> float:
+        return min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** (self.failures_in_a_row - 1))
+
+
+class Runner:
+    """All queries of one pipeline."""
+
+    def __init__(
+        self,
+        queries: Sequence[Query],
+        changed: Callable[[State], None] = lambda state: None,
+        looked: Callable[[Sequence[State]], None] = lambda states: None,
+        tries: int = TRIES,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.watched = [Watched(query) for query in queries]
+        self.stop = threading.Event()
+        self._changed, self._looked = changed, looked
+        self._tries, self._grace_s = tries, grace_s
+
+    @property
+    def states(self) -> list[State]:
+        return [each.state for each in self.watched]
+
+    def run(self) -> None:
+        """Until all are done, or `stop` is set. Raises Failed if one of them cannot go on."""
+        try:
+            while not self.stop.is_set() and not all(each.state.state == "done" for each in self.watched):
+                for each in self.watched:
+                    self._look_after(each)
+                self._looked(self.states)
+                self.stop.wait(POLL_S)
+        finally:
+            self._end()
+            self._looked(self.states)
+
+    def _look_after(self, each: Watched) -> None:
+        if each.state.state in ("starting", "waiting"):
+            if time.monotonic() >= each.start_at and not any(map(_is_beginning, self.watched)):
+                self._start(each)
+        elif each.state.state == "running":
+            self._take_progress(each)
+            if not each.handle.isActive:
+                self._take_end(each)
+
+    def _start(self, each: Watched) -> None:
+        try:
+            each.start()
+        except Exception as error:  # of Spark, of a source, of whatever runs inside of them
+            self._failed(each, str(error))
+        else:
+            self._changed(each.state)
+
+    def _take_progress(self, each: Watched) -> None:
+        last = each.handle.lastProgress
+        if last is None:
+            return
+        # More than one batch since we last looked: each has rows to be counted.
+        several = int(last["batchId"]) > each.state.batch + 1 and each.state.batch >= 0
+        for progress in each.handle.recentProgress if several else [last]:
+            if each.state.take(progress):
+                each.failures_in_a_row = 0
+                self._changed(each.state)
+
+    def _take_end(self, each: Watched) -> None:
+        error = each.handle.exception()
+        self._take_progress(each)
+        if error is None:
+            each.state.state = "done"
+            self._changed(each.state)
+        else:
+            self._failed(each, str(error))
+
+    def _failed(self, each: Watched, text: str) -> None:
+        each.failures_in_a_row += 1
+        each.state.error = failures.cause(text)
+        fatal = failures.is_fatal(text)
+        if fatal or each.failures_in_a_row >= self._tries:
+            each.state.state = "failed"
+            self._changed(each.state)
+            often = "" if fatal else f" (for the {each.failures_in_a_row}th time in a row)"
+            raise Failed(f"{each.query.where}: {each.state.name}: {each.state.error}{often}".lstrip(": "))
+        each.state.state, each.state.restarts = "waiting", each.state.restarts + 1
+        each.start_at = time.monotonic() + each.pause_s()
+        self._changed(each.state)
+
+    def _end(self) -> None:
+        """Each is asked to end when it is between two micro-batches, or when its time is up."""
+        deadline = time.monotonic() + self._grace_s
+        active = [each for each in self.watched if each.handle is not None and each.handle.isActive]
+        while active:
+            for each in list(active):
+                if not _is_busy(each.handle) or time.monotonic() > deadline:
+                    each.handle.stop()
+                    active.remove(each)
+                    each.state.state = "stopped"
+                    self._changed(each.state)
+            time.sleep(0.01)
+
+
+def _is_beginning(each: Watched) -> bool:
+    """One at a time: each starts processes of its own, and Spark gives them ten seconds to come up."""
+    active = each.handle is not None and each.state.state == "running" and each.handle.isActive
+    return bool(active and each.handle.status.get("message") == "Initializing sources")
+
+
+def _is_busy(handle: Any) -> bool:
+    return bool(handle.isActive and handle.status.get("isTriggerActive"))
+
+
+@contextmanager
+def ended_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM set `stop`; a second one does what it always does. To be entered after Spark set its own handlers."""
+    before: dict[signal.Signals, Any] = {}
+
+    def told(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, told)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
