@@ -36,8 +36,15 @@ RECORD_OVERHEAD = 5 + 1 + 3 + 5 + 5
 # With fewer keys left that are so long, numbers in Python are faster than arrays.
 FEW_KEYS = 16
 
-EMPTY = pa.scalar(b"", pa.binary())
-NO_HEADERS = pa.scalar(b"\0", pa.binary())
+
+def _constant(data: bytes) -> pa.BinaryScalar:
+    """Not by `pa.scalar`, which imports pandas where there is one: half a second in each process that imports this."""
+    edges = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, edges, pa.py_buffer(data)])[0]
+
+
+EMPTY = _constant(b"")
+NO_HEADERS = _constant(b"\0")
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 

@@ -13,7 +13,7 @@ makes a new writer for each: all they share is what the tasks return.
     acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
     operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
                        write is a transaction (all or nothing) that is written again when it is repeated
-    spoolAbove         a task with more bytes than this hands them to the driver in a file (32 MiB)
+    spoolAbove         a task with more bytes than this hands them to the driver in a file (1 MiB)
     spoolPath          where such files are: a directory that all machines see, or a URI of an object store
 """
 
@@ -80,7 +80,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SINK_PREFIX = "ottla-sink-"
 BATCH_BYTES = 512 << 10
 REQUEST_BYTES_MAX = 1 << 20
-SPOOL_ABOVE_BYTES = 32 << 20
+SPOOL_ABOVE_BYTES = 1 << 20
 DELIVERY_MS = 120_000
 # A topic that is not there is made by the broker if it does such things; it is not waited for much longer than that takes.
 TOPIC_SECONDS = 5.0
