@@ -107,9 +107,10 @@ class Decoder:
         self._topics = pa.array([], pa.string())
         self._partitions = pa.array([], pa.int32())
 
-    def decode(self, records: Bytes, aborted: Aborted | None = None) -> Iterator[pa.RecordBatch]:
-        """What a fetch from `position` brought. With `aborted`, batches of aborted transactions are left out."""
-        start = self.position
+    def decode(self, records: Bytes, asked: int = 0, aborted: Aborted | None = None) -> Iterator[pa.RecordBatch]:
+        """What a fetch brought that began at `asked`: a leader sends the whole of the batch that has this offset.
+        With `aborted`, batches of aborted transactions are left out."""
+        start = self.position = max(self.position, asked)
         parts: list[Part] = []
         rows = size = 0
         for part in self._wanted(memoryview(records), aborted):

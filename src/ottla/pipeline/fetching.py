@@ -41,19 +41,20 @@ def read(reading: Reading, piece: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a range."""
     decoder = Decoder(piece.where, piece.start, piece.end, headers=reading.headers)
     with reading.connect.broker() as broker:
-        for found in fetched(broker, reading, piece):
-            aborted = Aborted(found) if reading.read_committed else None
-            yield from decoder.decode(found.records or b"", aborted)
+        for step in fetched(broker, reading, piece):
+            aborted = Aborted(step.found) if reading.read_committed else None
+            yield from decoder.decode(step.found.records or b"", step.asked, aborted)
 
 
 class Step(NamedTuple):
-    """What a fetch brought, and where the next begins."""
+    """What a fetch brought, from which offset on, and where the next begins."""
 
     found: Found
+    asked: int
     position: int
 
 
-def fetched(broker: Broker, reading: Reading, piece: Range) -> Iterator[Found]:
+def fetched(broker: Broker, reading: Reading, piece: Range) -> Iterator[Step]:
     """All fetches of a range, one of them always under way."""
     work = _Fetching(broker.cluster, reading, piece)
     under_way = broker.start(work.step(piece.start))
@@ -61,7 +62,7 @@ def fetched(broker: Broker, reading: Reading, piece: Range) -> Iterator[Found]:
         step = under_way.result()
         if step.position < piece.end:
             under_way = broker.start(work.step(step.position))
-        yield step.found
+        yield step
         if step.position >= piece.end:
             return
 
@@ -84,19 +85,19 @@ class _Fetching:
                 found = await self.cluster.retrying(partial(self._fetch, position), self.reading.poll_s)
             except NoTopic:
                 lost(self.reading, f"topic {self.piece.topic!r} was deleted before {self._rest(position)} were read")
-                return Step(Found(), self.piece.end)
+                return Step(Found(), position, self.piece.end)
             except KafkaError as error:
                 if error.error is not Error.OFFSET_OUT_OF_RANGE:
                     raise
                 position = await self._after_the_gap(position)
                 if position >= self.piece.end:
-                    return Step(Found(), position)
+                    return Step(Found(), position, position)
                 continue
             records = found.records or b""
             behind = _behind(records, position)
             if behind > position:
                 self._offset_bytes = len(records) / (behind - position)
-                return Step(found, behind)
+                return Step(found, position, behind)
             if records:
                 raise self._stuck(records, position)
             if loop.time() > deadline:

@@ -128,7 +128,7 @@ def split(ranges: Iterable[Range], pieces_min: int | None, records_max: int | No
         return pieces
     total = sum(piece.size for piece in pieces)
     # What is too small to be cut has no part in the sum that the others are cut by.
-    small = [piece for piece in pieces if _share(piece.size, total, pieces_min) == 1]
+    small = {piece for piece in pieces if _share(piece.size, total, pieces_min) == 1}
     rest = total - sum(piece.size for piece in small)
     left = max(pieces_min - len(small), 1)
     cut = []
