@@ -1,0 +1,297 @@
+"""The sink's options, columns and writers, called as Spark calls them, on a real node and without a JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ottla.client.admin import Admin
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from ottla.client.consumer import Consumed, Consumer
+from ottla.pipeline.committing import Fenced, Refused, SinkError
+from ottla.pipeline.options import BadOption
+from ottla.pipeline.rows import RowError
+from ottla.pipeline.sink import Message, Writing, batch_writer, stream_writer
+from ottla.wire.compression import Codec
+
+NUMBERS = itertools.count()
+VALUE = StructType().add("value", BinaryType())
+HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+SWAPPED = StructType().add("value", BinaryType()).add("key", StringType())
+NOWHERE = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
+
+
+def rows(*values: str, **columns: Any) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([v.encode() for v in values], pa.binary()), **columns})
+
+
+class Scene:
+    def __init__(self, broker: str, spool: Path, partitions: int | None = 2) -> None:
+        self.broker = broker
+        self.topic = f"sink-{os.getpid()}-{next(NUMBERS)}"
+        self.options = {"kafka.bootstrap.servers": broker, "topic": self.topic, "spoolPath": str(spool)}
+        if partitions:
+            self.make(partitions)
+
+    def make(self, partitions: int, **configs: str) -> None:
+        async def main() -> None:
+            async with Cluster(self.broker) as cluster:
+                settings = {name.replace("_", "."): value for name, value in configs.items()}
+                await Admin(cluster).create_topic(self.topic, partitions=partitions, configs=settings)
+
+        asyncio.run(main())
+
+    def records(self) -> list[Consumed]:
+        async def main() -> list[Consumed]:
+            async with Cluster(self.broker) as cluster:
+                places = [TopicPartition(self.topic, p) for p in range(await cluster.partition_count(self.topic))]
+                ends = await cluster.list_offsets(dict.fromkeys(places, LATEST))
+                limits = {where: found.offset for where, found in ends.items()}
+                consumer = Consumer(cluster, dict.fromkeys(places, EARLIEST), ends=limits, read_committed=True)
+                return [record async for record in consumer]
+
+        return asyncio.run(main())
+
+    def values(self) -> list[str]:
+        return sorted((record.value or b"").decode() for record in self.records())
+
+    def write(self, *values: str, **options: str) -> None:
+        """A batch write, with each step in the hands of another process, so to say."""
+        writer = batch_writer({**self.options, **options}, VALUE, False)
+        messages = [carried(writer).write(iter([rows(value)])) for value in values]
+        carried(writer).commit([carried(message) for message in messages])
+
+    def stream(self, batch_id: int, *values: str, query: str = "q", **options: str) -> None:
+        made = {**self.options, **options}
+        messages = [self.task(value, query, **options) for value in values]
+        stream_writer(made, VALUE, False).commit(messages, batch_id)
+
+    def task(self, value: str, query: str = "q", **options: str) -> Message:
+        message = carried(stream_writer({**self.options, **options}, VALUE, False)).write(iter([rows(value)]))
+        message.query_id = query  # Spark tells a task
+        return carried(message)
+
+
+def carried(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.fixture
+def scene(broker: str, tmp_path: Path) -> Scene:
+    return Scene(broker, tmp_path)
+
+
+def test_a_batch_write_is_a_transaction_and_leaves_no_file(scene, tmp_path):
+    scene.write("a", "b", spoolAbove="0")
+    scene.write("a", "b")
+    assert scene.values() == ["a", "a", "b", "b"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_operation_is_written_once(scene):
+    """Repeated under its name it is skipped; another name, and another topic under the same name, are other operations."""
+    for _ in range(2):
+        scene.write("a", "b", operationId="2026-11-16")
+    scene.write("c", operationId="2026-11-17")
+    scene.write("a", operationId="2026-11-16")
+    assert scene.values() == ["a", "b", "c"]
+    other = Scene(scene.broker, Path(scene.options["spoolPath"]))
+    other.write("x", operationId="2026-11-16")
+    assert other.values() == ["x"]
+
+
+def test_a_stream_goes_on_from_its_marker(scene, tmp_path):
+    scene.stream(0, "a", "b")
+    scene.stream(0, "a", "b")
+    scene.stream(1, "c", spoolAbove="0")
+    scene.stream(2, "d")
+    assert scene.values() == ["a", "b", "c", "d"]
+    with pytest.raises(Refused, match="give each its own sinkId"):
+        scene.stream(0, "x", query="another")
+    scene.stream(0, "x", query="another", sinkId=f"mine of {scene.topic}")
+    scene.stream(0, "y", query="third", acceptCheckpoint="third")
+    assert scene.values() == ["a", "b", "c", "d", "x", "y"]
+
+
+def test_an_abort_after_a_commit_that_took_effect_undoes_nothing(scene, tmp_path):
+    """Spark calls it when `commit` raises, whatever it has done."""
+    message = scene.task("a", spoolAbove="0")
+    writer = stream_writer(scene.options, VALUE, False)
+    writer.commit([message], 0)
+    writer.abort([message, None], 0)
+    assert scene.values() == ["a"]
+    lost = scene.task("b", spoolAbove="0")
+    stream_writer(scene.options, VALUE, False).abort([lost, None], 1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert scene.values() == ["a"]
+
+
+def test_at_least_once_needs_no_transaction_and_keeps_no_marker(scene):
+    for _ in range(2):
+        scene.stream(5, "a", delivery="at-least-once")
+    scene.write("b", delivery="at-least-once")
+    assert scene.values() == ["a", "a", "b"]
+
+
+def test_without_a_query_there_is_no_exactly_once(scene):
+    message = scene.task("a")
+    message.query_id = None
+    with pytest.raises(SinkError, match="which query this is"):
+        stream_writer(scene.options, VALUE, False).commit([message], 0)
+
+
+def test_every_column(scene):
+    """Keys, headers, a partition, a time; the codec is in the batches."""
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = {
+        "key": pa.array(["k", None], pa.string()),
+        "headers": pa.array([[{"key": "h", "value": b"1"}], None], header),
+        "partition": pa.array([1, None], pa.int32()),
+        "timestamp": pa.array([1_700_000_000_123_456, None], pa.timestamp("us", "UTC")),
+    }
+    kinds = [BinaryType(), StringType(), ArrayType(HEADER), IntegerType(), TimestampType()]
+    schema = StructType([StructField(n, kind) for n, kind in zip(["value", *columns], kinds, strict=True)])
+    writer = batch_writer({**scene.options, "kafka.compression.type": "ZSTD"}, schema, False)
+    writer.commit([writer.write(iter([rows("v" * 100, "w" * 100, **columns)]))])
+    first, second = sorted(scene.records(), key=lambda record: record.value or b"")
+    assert (first.partition, first.key, first.headers, first.timestamp) == (1, b"k", (("h", b"1"),), 1_700_000_000_123)
+    assert (second.key, second.headers) == (None, ()) and second.timestamp > first.timestamp
+
+
+def test_a_topic_that_is_not_there_is_said_or_made(broker, tmp_path, node):
+    """It is the broker's setting whether it is made, as with Java's producer."""
+    scene = Scene(broker, tmp_path, partitions=None)
+    scene.write("a")
+    assert scene.values() == ["a"]
+    strict = node(settings={"auto.create.topics.enable": "false"})
+    scene = Scene(strict.address, tmp_path, partitions=None)
+    with pytest.raises(SinkError, match=r"there is no topic .* create it"):
+        scene.write("a")
+
+
+def test_rows_that_are_too_large_are_named(broker, tmp_path):
+    scene = Scene(broker, tmp_path, partitions=None)
+    scene.make(1, max_message_bytes="2000")
+    with pytest.raises(RowError, match=r"value of 3000 bytes .* at most 2000 \(max.message.bytes of the topic\)"):
+        scene.write("v" * 3000)
+    with pytest.raises(RowError, match=r"value of 1500 bytes .* at most 1000 \(kafka.max.request.size\)"):
+        scene.write("v" * 1500, **{"kafka.max.request.size": "1000"})
+    scene.write("v" * 1500, *["w" * 500] * 10)
+    assert len(scene.values()) == 11
+
+
+def test_two_that_write_under_one_name(scene, monkeypatch):
+    """The one that came first finds itself shut out, and is told why."""
+    from ottla.client.producer import Producer
+
+    original = Producer.commit
+
+    async def late(producer: Producer) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Producer, "commit", original)
+            await asyncio.to_thread(scene.stream, 0, "b")
+        await original(producer)
+
+    first = scene.task("a")
+    monkeypatch.setattr(Producer, "commit", late)
+    with pytest.raises(Fenced, match="another query writes with the sinkId 'ottla-sink-"):
+        stream_writer(scene.options, VALUE, False).commit([first], 0)
+    assert scene.values() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topik": "t"}, "did you mean 'topic'"),
+        ({"delivery": "maybe"}, "write exactly-once or at-least-once"),
+        ({"sinkId": " "}, "sinkId is empty"),
+        ({"kafka.compression.type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
+        ({"kafka.compression.type": "zstd", "kafka.compression.zstd.level": "high"}, "a whole number"),
+        ({"kafka.acks": "1"}, "acks=all"),
+        ({"kafka.transactional.id": "x"}, "set sinkId"),
+        ({"kafka.key.serializer": "x"}, "strings or binary columns"),
+        ({"kafka.partitioner.class": "x"}, "the column partition"),
+        ({"spoolAbove": "much"}, "a whole number"),
+        ({"kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+    ],
+)
+def test_options_that_are_refused(options, message):
+    for make in (batch_writer, stream_writer):
+        with pytest.raises(BadOption, match=message):
+            make({**NOWHERE, **options}, VALUE, False)
+
+
+def test_what_a_stream_and_a_batch_do_not_have_in_common(tmp_path):
+    with pytest.raises(BadOption, match="operationId is for batch writes"):
+        stream_writer({**NOWHERE, "operationId": "x"}, VALUE, False)
+    with pytest.raises(BadOption, match="Save mode Overwrite not allowed for Kafka"):
+        batch_writer(NOWHERE, VALUE, True)
+    stream_writer({**NOWHERE, "spoolPath": str(tmp_path)}, VALUE, True)  # output mode complete, as the connector does
+
+
+def test_the_default_of_the_sinks_id():
+    """By its topic, so that a lost checkpoint is noticed; where topics come from a column there is none."""
+    assert Writing.of(NOWHERE, VALUE).sink.sink_id == "ottla-sink-t"
+    assert Writing.of({**NOWHERE, "SINKID": "mine"}, VALUE).sink.sink_id == "mine"
+    by_column = {"kafka.bootstrap.servers": "localhost:1"}
+    schema = StructType().add("value", StringType()).add("topic", StringType())
+    with pytest.raises(BadOption, match="sinkId is missing"):
+        Writing.of(by_column, schema)
+    assert Writing.of({**by_column, "sinkId": "mine"}, schema).topic is None
+    assert not Writing.of({**by_column, "delivery": "at-least-once"}, schema).exactly_once
+
+
+def test_the_settings_of_a_producer():
+    given = {"compression.type": "gzip", "compression.gzip.level": "9", "batch.size": "1000000", "linger.ms": "20"}
+    given |= {"max.request.size": "5000000", "transaction.timeout.ms": "90000", "delivery.timeout.ms": "60000"}
+    writing = Writing.of({**NOWHERE, **{f"kafka.{name}": value for name, value in given.items()}}, VALUE)
+    assert (writing.codec, writing.level) == (Codec.GZIP, 9)
+    assert (writing.batch_bytes, writing.request_bytes_max) == (1_000_000, 5_000_000)
+    assert (writing.sink.timeout_ms(1 << 40), writing.sink.delivery_s) == (90_000, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": BinaryType()}, "Required attribute 'value' not found"),
+        ({"value": IntegerType()}, "value attribute unsupported type int. value must be a(n) string or binary"),
+        ({"value": StringType(), "key": DoubleType()}, "key attribute unsupported type double"),
+        ({"value": StringType(), "partition": StringType()}, "partition must be a(n) int"),
+        ({"value": StringType(), "topic": IntegerType()}, "topic attribute unsupported type int"),
+        (
+            {"value": StringType(), "headers": MapType(StringType(), BinaryType())},
+            "type map<string,binary>. headers must",
+        ),
+        ({"value": StringType(), "headers": ArrayType(SWAPPED)}, "be a(n) array<struct<key:string,value:binary>>"),
+        ({"value": StringType(), "timestamp": LongType()}, "timestamp must be a(n) timestamp"),
+    ],
+)
+def test_columns_are_judged_as_the_connector_judges_them(columns, message):
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(BadOption, match=re.escape(message)):
+        Writing.of(NOWHERE, schema)
+
+
+def test_a_topic_must_come_from_somewhere():
+    with pytest.raises(BadOption, match="topic option required when no 'topic' attribute is present"):
+        Writing.of({"kafka.bootstrap.servers": "localhost:1"}, VALUE)
