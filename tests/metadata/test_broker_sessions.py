@@ -64,9 +64,12 @@ class TestRegistration:
         assert cluster.register(cluster.registration(2)) > 0
 
     def test_one_that_waits_behind_the_fence_keeps_its_id(self) -> None:
-        """Two processes with one id: the first is still starting, and must not be pushed aside."""
+        """Two processes with one id: the first is still starting, and must not be pushed aside. As in Apache Kafka it has
+        the id from its first heartbeat on: one that died before that, or never heard of its registration, keeps nobody out."""
         cluster = Pictured(1)
         cluster.register(cluster.registration(2))
+        cluster.register(cluster.registration(2))
+        assert cluster.beat(2, want_fence=True).is_fenced
         assert error_of(lambda: cluster.register(cluster.registration(2))) is Error.DUPLICATE_BROKER_REGISTRATION
 
     @pytest.mark.parametrize(

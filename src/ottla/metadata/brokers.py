@@ -50,6 +50,7 @@ class Registration(NamedTuple):
     previous_epoch: int = NO_EPOCH
     features: Mapping[str, FeatureRange] = SERVED
     cluster_id: str | None = None
+    is_of_zookeeper: bool = False
 
 
 def register_broker(image: Image, who: Registration, rules: Rules, *, in_session: bool = False) -> Decision[int]:
@@ -92,6 +93,8 @@ def _check_identity(image: Image, old: Broker | None, who: Registration, in_sess
         raise KafkaError(Error.INCONSISTENT_CLUSTER_ID, why)
     if old is not None and old.incarnation != who.incarnation and in_session:
         raise KafkaError(Error.DUPLICATE_BROKER_REGISTRATION, "Another broker is registered with that broker id.")
+    if who.is_of_zookeeper:
+        raise KafkaError(Error.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers.")
 
 
 def _check_directories(image: Image, who: Registration) -> None:

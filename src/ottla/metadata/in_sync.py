@@ -21,6 +21,7 @@ from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionRes
 Asked = AlterPartitionRequest.Topic.Partition
 Told = AlterPartitionResponse.Topic.Partition
 ANY_PROCESS = -1
+RECOVERED = 0
 
 
 def alter_partition(image: Image, request: AlterPartitionRequest, rules: Rules) -> Decision[AlterPartitionResponse]:
@@ -79,6 +80,8 @@ def _check(image: Image, partition: Partition, asked: Asked, leader: int) -> Non
     isr = [replica for replica, _ in _in_sync(asked)]
     if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or partition.leader not in isr:
         raise KafkaError(Error.INVALID_REQUEST, f"{isr} cannot be in sync")
+    if asked.leader_recovery_state not in (RECOVERED, RECOVERING):
+        raise KafkaError(Error.INVALID_REQUEST, f"no such state as {asked.leader_recovery_state}")
     if asked.leader_recovery_state == RECOVERING and (len(isr) > 1 or not partition.recovering):
         raise KafkaError(Error.INVALID_REQUEST, "nobody is in sync with a leader that is recovering")
     for replica, epoch in _in_sync(asked):

@@ -1,8 +1,9 @@
 """Which brokers are heard of: soft state of the active controller, changed by heartbeats and by the clock alone.
 
 A broker's session begins with its registration, lasts `broker.session.timeout.ms` from each heartbeat on, and ends when the
-broker is fenced or has been told that it may stop. While it lasts nobody else can register with the broker's id. A
-controller that begins to lead gives everybody who is not fenced a whole session.
+broker is fenced or has been told that it may stop. From the first heartbeat on nobody else can register with the broker's id
+while it lasts: a process that died before, or does not know that it was registered, is in nobody's way. A controller that
+begins to lead gives everybody who is not fenced a whole session.
 
 A broker that was killed need not be waited for: when the connection on which it was heard is reset and a new one is
 refused, nobody listens there any more, and `suspect` makes its session overdue at once. A broker that is only slow keeps its
@@ -35,6 +36,7 @@ class Session:
     metadata_offset: int = NOTHING_READ
     stopping_at: int = NOT_STOPPING
     suspected: bool = False
+    has_beaten: bool = True
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Sessions:
         """A registration was written at this offset: a new process, or the same again."""
         known = self._of.get(broker_id)
         if known is None or known.epoch != epoch:
-            known = self._of[broker_id] = Session(epoch, now_ms, offset)
+            known = self._of[broker_id] = Session(epoch, now_ms, offset, has_beaten=False)
         known.contact_ms, known.registered_at, known.suspected = now_ms, offset, False
 
     def heard(self, broker_id: int, epoch: int, metadata_offset: int, now_ms: int) -> Session:
@@ -72,6 +74,7 @@ class Sessions:
         if known is None or known.epoch != epoch:
             known = self._of[broker_id] = self._taken_over(epoch, now_ms)
         known.contact_ms, known.metadata_offset, known.suspected = now_ms, metadata_offset, False
+        known.has_beaten = True
         return known
 
     def suspect(self, broker_id: int) -> None:
@@ -86,7 +89,9 @@ class Sessions:
 
     def is_live(self, broker_id: int, epoch: int, now_ms: int) -> bool:
         known = self._of.get(broker_id)
-        return known is not None and known.epoch == epoch and not self._is_overdue(known, now_ms)
+        if known is None or known.epoch != epoch:
+            return False
+        return known.has_beaten and not self._is_overdue(known, now_ms)
 
     def _is_overdue(self, session: Session, now_ms: int) -> bool:
         return session.suspected or session.contact_ms + self.timeout_ms < now_ms

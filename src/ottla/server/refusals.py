@@ -28,6 +28,9 @@ BARE = {"name", "group_id", "key"}
 # What a refused fetch says, as Apache Kafka does: for librdkafka null in place of records is a broken answer.
 NOTHING_READ = {"records": b"", "high_watermark": -1}
 
+# AlterPartition and FetchSnapshot: the request is refused, and nothing is said of what it named, as in Apache Kafka.
+AS_A_WHOLE = {56, 59}
+
 Handling = Callable[[Any, Any], Any]
 
 
@@ -50,7 +53,8 @@ def answering(call: Handling) -> Handling:
 
 def refusal(request: Message, error: KafkaError) -> Message:
     """Nothing but this error, for the request and for each thing in it."""
-    answer = _refused(request, RESPONSES[type(request).key], error)
+    asked = None if type(request).key in AS_A_WHOLE else request
+    answer = _refused(asked, RESPONSES[type(request).key], error)
     assert isinstance(answer, Message)
     return answer
 

@@ -200,3 +200,30 @@ async def test_producer_ids_controllers_and_who_is_taken_out(tmp_path: Path) -> 
         assert (await client.call(UnregisterBrokerRequest(broker_id=2), 0)).error_code == 0
         assert (await ghost.beat()).error_code == Error.STALE_BROKER_EPOCH.code
         client.close()
+
+
+@on_loop
+async def test_nobody_takes_the_place_of_the_broker_in_the_controller_s_own_process(tmp_path: Path) -> None:
+    """TRAP-38: it need not beat to be there. Who it is comes before everything else that may be wrong, as in Apache Kafka."""
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        other, mine = Ghost(served, client), served.node.quorum.image.brokers[1]
+        for more in ({}, {"log_dirs": []}, {"is_migrating_zk_broker": True}):
+            assert (await other.register(broker_id=1, **more)).error_code == Error.DUPLICATE_BROKER_REGISTRATION.code
+        assert served.node.controller.written.brokers[1] == mine
+        of_zookeeper = await other.register(is_migrating_zk_broker=True)
+        assert of_zookeeper.error_code == Error.BROKER_ID_NOT_REGISTERED.code
+        client.close()
+
+
+@on_loop
+async def test_what_is_refused_as_a_whole_names_nothing(tmp_path: Path) -> None:
+    """As in Apache Kafka, where whoever asks for nothing is not asked who it is either."""
+    async with serving(tmp_path) as served:
+        client, topic_id = await to_controller(served), b"t" * 16
+        topic = AlterPartitionRequest.Topic(topic_id=topic_id, partitions=[AlterPartitionRequest.Topic.Partition()])
+        stale = await client.call(AlterPartitionRequest(broker_id=2, broker_epoch=5, topics=[topic]), 3)
+        assert (stale.error_code, stale.topics) == (Error.STALE_BROKER_EPOCH.code, [])
+        nothing = await client.call(AlterPartitionRequest(broker_id=2, broker_epoch=5), 3)
+        assert (nothing.error_code, nothing.topics) == (0, [])
+        client.close()

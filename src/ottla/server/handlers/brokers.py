@@ -39,19 +39,25 @@ from ottla.wire.messages.brokers import (
 
 @serves(BrokerRegistrationRequest, versions="0-4")
 async def broker_registration(request: BrokerRegistrationRequest, ctx: Context) -> BrokerRegistrationResponse:
-    if request.is_migrating_zk_broker:
-        raise KafkaError(Error.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers.")
     active, watch, who = ctx.node.controller, ctx.node.watch, _who(request)
     sessions, now_ms, rules = active.sessions, active.now_ms(), active.rules
+    is_mine = _names_this_node(who.id, ctx)
 
     def decide(image: Image) -> Decision[int]:
         old = image.broker(who.id)
-        in_session = old is not None and sessions.is_live(who.id, old.epoch, now_ms) and not watch.is_adrift(who.id)
+        is_heard = old is not None and sessions.is_live(who.id, old.epoch, now_ms) and not watch.is_adrift(who.id)
+        in_session = is_heard or (old is not None and is_mine)
         decision = controller.register_broker(image, who, rules, in_session=in_session)
         sessions.registered(who.id, decision.reply, image.offset + len(decision.records), now_ms)
         return decision
 
     return BrokerRegistrationResponse(broker_epoch=await active.submit(decide))
+
+
+def _names_this_node(broker_id: int, ctx: Context) -> bool:
+    """Whether somebody comes by a connection with the id of the broker in this very process, which need not beat."""
+    config = ctx.node.config
+    return broker_id == config.node_id and "broker" in config["process.roles"] and hasattr(ctx, "connection")
 
 
 def _who(request: BrokerRegistrationRequest) -> Registration:
@@ -64,6 +70,7 @@ def _who(request: BrokerRegistrationRequest) -> Registration:
         previous_epoch=request.previous_broker_epoch,
         features=_levels(request.features),
         cluster_id=request.cluster_id,
+        is_of_zookeeper=request.is_migrating_zk_broker,
     )
 
 
@@ -99,6 +106,8 @@ async def broker_heartbeat(request: BrokerHeartbeatRequest, ctx: Context) -> Bro
 async def alter_partitions(request: AlterPartitionRequest, ctx: Context) -> AlterPartitionResponse:
     active = ctx.node.controller
     rules = active.rules
+    if not request.topics:
+        return AlterPartitionResponse()  # whoever asks for nothing is not even asked who it is
     return await active.submit(lambda image: controller.alter_partition(image, request, rules))
 
 

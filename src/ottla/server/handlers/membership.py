@@ -158,4 +158,4 @@ def _check_voter(voter_id: int, directory_id: bytes, verb: str, replica: Replica
 async def unregister_broker(request: UnregisterBrokerRequest, ctx: Context) -> UnregisterBrokerResponse:
     active = ctx.node.controller
     await active.propose(lambda image: controller.unregister(image, request.broker_id, active.rules))
-    return UnregisterBrokerResponse()
+    return UnregisterBrokerResponse(error_message="")
