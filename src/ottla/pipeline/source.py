@@ -194,9 +194,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _advance(self, text: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         start = StreamOffset.of(text)
+        group = start.group or self._group_name()
         found, end = await self._ends(start)
         begin = await self._begin(start, found, end)
-        self._latest = StreamOffset(end, found.ids, start.group)
+        self._latest = StreamOffset(end, found.ids, group)
         if not isinstance(limit, ReadAllAvailable):
             if self._must_wait(begin, end):
                 return text
@@ -206,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return text
         # The initial offset carries its own beginning; the end of the first batch keeps it, later ones need none.
         first = start.begun is not None and start.begun == start.positions
-        return StreamOffset(end, found.ids, start.group, start.begun if first else None).text()
+        return StreamOffset(end, found.ids, group, start.begun if first else None).text()
 
     async def _ends(self, start: StreamOffset) -> tuple[Found, Positions]:
         if self._target is not None:
