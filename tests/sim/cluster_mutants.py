@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.metadata import brokers, image, in_sync, leaders
-from ottla.raft import elections, following, leading
+from ottla.raft import elections, following, leading, replica
 from ottla.raft import quorum as majorities
-from ottla.raft.roles import Unattached
+from ottla.raft.roles import Follower, Unattached
 from ottla.replication.follower import Fetcher
 from ottla.replication.leadership import Leadership
 from ottla.replication.partition import Partition
@@ -276,7 +276,7 @@ def any_majority_of_two_is_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elections.Ballots, "is_won", property(lambda self: True))
 
 
-@mutant(*LOSSES)
+@mutant("slow_disk", *LOSSES)
 def follower_fetches_before_it_has_synced(patch: pytest.MonkeyPatch) -> None:
     poll = following.poll_follower
 
@@ -288,7 +288,7 @@ def follower_fetches_before_it_has_synced(patch: pytest.MonkeyPatch) -> None:
         finally:
             member.journal = journal
 
-    patch.setattr(following, "poll_follower", hasty)
+    patch.setitem(replica.POLLS, Follower, hasty)
 
 
 class _Synced:
@@ -307,6 +307,8 @@ class _Synced:
 
 # A seed that shows it, with the faults that suit it.
 KNOWN: dict[str, int] = {
+    "in_sync_before_caught_up": 28,
+    "follower_fetches_before_it_has_synced": 0,
     "ack_before_the_in_sync_set_has_it": 2,
     "watermark_off_by_one": 2,
     "ack_when_stored_here": 0,

@@ -6,7 +6,9 @@ that runs, and once more at each that is about to fall. It never changes anythin
     two-leaders       one epoch, of a partition or of the quorum, has two leaders
     committed-differs below the watermarks of two replicas stand different batches, or the same in different epochs
     committed-lost    a leader has less than what was once below a watermark; or a log lost what it had below its own
-    in-sync-behind    for a long time an in-sync replica that runs has less than its leader's watermark
+    in-sync-behind    an in-sync replica has less than its leader's watermark, in the same life in which it got in sync; or has
+                      had less for a long time
+    word-not-kept     a voter told its leader that it has more of the metadata than is synced on its disk
     hole              a batch does not begin where the one before it ends
     duplicate-batch   a producer's batch stands twice in one log
     not-settled       long after the last fault the cluster is not whole again
@@ -23,6 +25,8 @@ from typing import Any
 
 from ottla.log.log import Log
 from ottla.metadata.image import Image
+from ottla.raft.quorum import Key
+from ottla.raft.roles import Leader
 from ottla.replication.partition import Partition
 from ottla.server.node import Node
 from ottla.sim.checks import Anomaly
@@ -112,7 +116,7 @@ class Watch:
         self._look_at_quorum(machine, node, number)
         self._look_at_picture(machine.name, node.quorum.image)
         for partition in node.replicas.all():
-            self._look_at_partition(machine, partition, number)
+            self._look_at_partition(machine, node, partition, number)
 
     def _truth(self, key: tuple[bytes, int] | str, name: str) -> Truth:
         truth = self._truths.get(key)
@@ -131,6 +135,21 @@ class Watch:
             self._compare(truth, machine, log, quorum.committed_end.value)
             if quorum.leads and log.end_offset < truth.end and epoch == max(truth.leaders, default=-1):
                 self.report("committed-lost", QUORUM, f"{machine.name} leads with an end of {log.end_offset}")
+            self._look_at_words(node)
+
+    def _look_at_words(self, leader: Node) -> None:
+        """What a follower of the quorum says it has is what it has synced (TRAP-33)."""
+        if not leader.quorum.is_started or not isinstance(role := leader.quorum.consensus.replica.role, Leader):
+            return
+        for machine in self.cluster.machines.values():
+            node = machine.node if machine.is_ready else None
+            if node is None or node is leader or node.quorum.epoch != leader.quorum.epoch:
+                continue
+            store = node.quorum.store
+            progress = role.replicas.get(Key(node.config.node_id, store.directory_id))
+            if progress is not None and progress.end > store.synced_end:
+                said = f"{machine.name} said {progress.end}, and has synced {store.synced_end}"
+                self.report("word-not-kept", QUORUM, said)
 
     def _look_at_picture(self, name: str, image: Image) -> None:
         before = self._pictures.get(name)
@@ -145,7 +164,7 @@ class Watch:
                     truth = self._truth((topic_id, index), f"{topic.name}-{index}")
                     self._leads(truth, partition.leader_epoch, partition.leader, f"the picture of {name}")
 
-    def _look_at_partition(self, machine: Machine, partition: Partition, number: int) -> None:
+    def _look_at_partition(self, machine: Machine, node: Node, partition: Partition, number: int) -> None:
         truth = self._truth((partition.topic_id, partition.index), f"{partition.topic}-{partition.index}")
         self._compare(truth, machine, partition.log, partition.high_watermark.value)
         if partition.leader == number:
@@ -157,7 +176,7 @@ class Watch:
                     f"{machine.name} leads epoch {partition.leader_epoch} and ends at {partition.log.end_offset}, "
                     f"but offsets up to {truth.end} were committed",
                 )
-            self._look_for_laggards(truth, partition)
+            self._look_for_laggards(truth, partition, node.quorum.image)
 
     def _leads(self, truth: Truth, epoch: int, leader: int, who: str) -> None:
         before = truth.leaders.setdefault(epoch, leader)
@@ -189,7 +208,7 @@ class Watch:
             if place != batch.base_offset:
                 self.report("duplicate-batch", truth.name, f"{sequence} at {place} and {batch.base_offset}")
 
-    def _look_for_laggards(self, truth: Truth, partition: Partition) -> None:
+    def _look_for_laggards(self, truth: Truth, partition: Partition, picture: Image) -> None:
         """In sync means: has all that is below the watermark."""
         now = self.cluster.loop.time()
         for machine in self.cluster.machines.values():
@@ -197,8 +216,16 @@ class Watch:
             other = self._replica(machine, partition) if number in partition.isr else None
             if other is None or other.log.end_offset >= partition.high_watermark.value:
                 truth.behind_since.pop(number, None)
-            elif now - truth.behind_since.setdefault(number, now) > BEHIND_S:
+            elif self._is_in_the_life(machine, picture) or (
+                now - truth.behind_since.setdefault(number, now) > BEHIND_S
+            ):
                 self.report("in-sync-behind", truth.name, f"{machine.name} ends at {other.log.end_offset}")
+
+    def _is_in_the_life(self, machine: Machine, picture: Image) -> bool:
+        """Whether the process is the one that the leader knows. From then on who came back with less is not in sync."""
+        node = machine.node
+        known = picture.broker(int(machine.settings["node.id"]))
+        return node is not None and known is not None and known.epoch == node.membership.broker_epoch
 
     def _replica(self, machine: Machine, partition: Partition) -> Partition | None:
         if not machine.is_ready or machine.node is None:
