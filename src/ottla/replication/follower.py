@@ -70,7 +70,7 @@ class Position(NamedTuple):
 class Followed:
     """One partition that is copied from its leader."""
 
-    __slots__ = ("busy", "failures", "leader_epoch", "partition", "paused_until", "sent")
+    __slots__ = ("busy", "failures", "lag", "leader_epoch", "partition", "paused_until", "sent")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -78,6 +78,7 @@ class Followed:
         self.sent: Position | None = None  # what the leader's session knows of it
         self.paused_until = -math.inf
         self.failures = 0
+        self.lag = 0  # how far it was behind the leader's watermark when that was last told
         self.busy: asyncio.Future[None] | None = None  # its log is being cut
 
     @property
@@ -351,6 +352,7 @@ class Fetcher:
                 partition.take(data[:taken], self._now_ms())
                 self._account(partition, taken)
             partition.learn(told.high_watermark, told.log_start_offset)
+            followed.lag = max(told.high_watermark - partition.log.end_offset, 0)
         except KafkaError as error:
             self._trouble(followed, error)
         else:

@@ -105,6 +105,7 @@ class InSync:
         """Whether all were answered; those that were not wait again."""
         if not proposals:
             return True
+        sizes = {key: len(leadership.partition.isr) for key, (leadership, _) in proposals.items()}
         try:
             response = await self._neighbours.ask_controller(self._request(proposals))
             error = error_of(response.error_code)
@@ -115,7 +116,7 @@ class InSync:
             self.failed += len(proposals)
             self._put_back(proposals)
             return False
-        return self._hear(proposals, response)
+        return self._hear(proposals, response, sizes)
 
     def _put_back(self, proposals: Proposals) -> None:
         for key, (leadership, proposed) in proposals.items():
@@ -145,7 +146,7 @@ class InSync:
         life = leadership.life_of(broker_id)
         return BrokerState(broker_id=broker_id, broker_epoch=ANY_LIFE if life is None else life)
 
-    def _hear(self, proposals: Proposals, response: AlterPartitionResponse) -> bool:
+    def _hear(self, proposals: Proposals, response: AlterPartitionResponse, sizes: dict[Key, int]) -> bool:
         told = {(topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions}
         again: Proposals = {}
         for key, (leadership, proposed) in proposals.items():
@@ -153,18 +154,17 @@ class InSync:
             if answer is None:
                 again[key] = leadership, proposed
                 continue
-            before, error = len(leadership.partition.isr), error_of(answer.error_code)
+            error = error_of(answer.error_code)
             if leadership.answered(proposed, error, answer.leader_epoch, answer.partition_epoch, answer.isr):
                 again[key] = leadership, proposed
-            self._count(leadership.partition, before, error)
+            self._count(leadership.partition, len(answer.isr) - sizes[key], error)
         self._put_back(again)
         return not again
 
-    def _count(self, partition: Partition, before: int, error: Error) -> None:
+    def _count(self, partition: Partition, growth: int, error: Error) -> None:
         if error is not Error.NONE:
             self.failed += 1
             log_.warning("%s: the controller refuses to change who is in sync: %s", partition.log.name, error.name)
-        elif len(partition.isr) > before:
-            self.expanded += 1
         else:
-            self.shrunk += len(partition.isr) < before
+            self.expanded += growth > 0
+            self.shrunk += growth < 0

@@ -15,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ottla.config import BrokerConfig
 from ottla.metadata.image import Image
+from ottla.metrics import Counter, Histogram
 from ottla.raft.connections import NEVER, Send
-from ottla.raft.quorum import Address, QuorumState, Voter
+from ottla.raft.quorum import NOBODY, Address, QuorumState, Voter
 from ottla.raft.replica import Lost, Ready, Replica, SnapshotPart, Timing
-from ottla.raft.roles import Change, Resigned
+from ottla.raft.roles import Candidate, Change, Resigned, Role
 from ottla.raft.snapshots import Damaged
 from ottla.rising import Rising
 from ottla.server.metadata_store import Loaded, MetadataStore
@@ -53,6 +54,16 @@ NOTED_S = 5.0
 
 
 @dataclass
+class Meters:
+    """What is counted of the quorum as it happens."""
+
+    elections: Counter = field(default_factory=Counter)
+    leaderships: Counter = field(default_factory=Counter)
+    leaderless_s: Histogram = field(default_factory=Histogram)
+    commit_s: Histogram = field(default_factory=Histogram)
+
+
+@dataclass
 class Hooks:
     """Whom to tell, within the step in which it happened."""
 
@@ -74,6 +85,7 @@ class Consensus:
         me: Voter,
         open_line: OpenLine,
         hooks: Hooks,
+        meters: Meters,
     ) -> None:
         self.store = store
         self.news = Rising(0)
@@ -93,6 +105,9 @@ class Consensus:
         self._syncing = self._is_noting = False
         self._is_stepping = self._has_news = False
         self._led = False
+        self._meters = meters
+        self._stood: Role | None = None
+        self._leaderless_since: float | None = None
         self._watermark = self.replica.high_watermark
         self._voters = self.replica.voters
         self._is_over = False
@@ -162,6 +177,7 @@ class Consensus:
     def _tell(self) -> None:
         """Leadership and commitment, to those who live by them; and that there is news, to whoever waits."""
         replica = self.replica
+        self._count_elections(replica.role)
         if self._led and not replica.is_leader:
             self._led = False
             self._hooks.lost()
@@ -177,6 +193,17 @@ class Consensus:
             self._led = True
             self._hooks.leads()
         self.news.rise(self.news.value + 1)
+
+    def _count_elections(self, role: Role) -> None:
+        if isinstance(role, Candidate) and role is not self._stood:
+            self._stood = role
+            self._meters.elections.value += 1
+        if self.replica.leader_id != NOBODY and not isinstance(role, Resigned):
+            if self._leaderless_since is not None:
+                self._meters.leaderless_s.observe(self._loop.time() - self._leaderless_since)
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = self._loop.time()
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.metrics import CHILDREN_MAX, OTHER, SECONDS, Histogram, Labels, Registry
+from ottla.server.consensus import Meters
 from ottla.server.failures import Codes, error_codes
 from ottla.wire.errors import Error
 from ottla.wire.schema import Message
@@ -82,6 +83,8 @@ class NodeMetrics:
         self._declare_disk()
         self._declare_groups()
         self._declare_metadata()
+        self._declare_quorum()
+        self._declare_copies()
         self._declare_process(version)
 
     def synced(self, seconds: float, failed: bool) -> None:
@@ -171,7 +174,15 @@ class NodeMetrics:
         self.under_min_isr = reg.reading(
             "ottla_under_min_isr_partitions", "Partitions led here with too few in-sync replicas for acks=all."
         )
+        self.at_min_isr = reg.reading(
+            "ottla_at_min_isr_partitions", "Partitions led here with just enough in-sync replicas for acks=all."
+        )
         self.offline = reg.reading("ottla_offline_partitions", "Partitions in the cluster without a leader.")
+        self.cluster_partitions = reg.reading("ottla_cluster_partitions", "Partitions in the cluster.")
+        self.not_preferred = reg.reading(
+            "ottla_partitions_led_by_others", "Partitions in the cluster that their first replica does not lead."
+        )
+        self.reassigning = reg.reading("ottla_reassigning_partitions", "Partitions led here whose replicas move.")
         self.producer_ids = reg.reading("ottla_producer_ids", "Producer ids remembered for duplicate detection.")
         self.late_transactions = reg.reading(
             "ottla_late_transaction_partitions", "Partitions led here with a transaction that is open for too long."
@@ -183,6 +194,9 @@ class NodeMetrics:
         self.log_segments = reg.reading("ottla_log_segments", "Segments on this node.")
         self.directory_free = reg.readings("ottla_directory_free_bytes", "Free on the volume.", "directory")
         self.directories_full = reg.reading("ottla_directories_full", "Data directories that take no records for now.")
+        self.directories_failed = reg.reading(
+            "ottla_directories_failed", "Data directories that are given up, because their disk failed."
+        )
         self.failed_partitions = reg.reading(
             "ottla_failed_partitions", "Partitions whose disk failed, or that could not be opened."
         )
@@ -225,6 +239,44 @@ class NodeMetrics:
         self.metadata_snapshot = reg.reading("ottla_metadata_snapshot_offset", "Where the newest snapshot ends.")
         self.loop_stalls = reg.histogram(
             "ottla_loop_stall_seconds", "How late a timer ran that was due every tenth of a second.", STALL_SECONDS
+        )
+
+    def _declare_quorum(self) -> None:
+        reg = self.registry
+        self.quorum = Meters(
+            reg.counter("ottla_quorum_elections_total", "How often this node stood for election."),
+            reg.counter("ottla_quorum_leaderships_total", "How often this node began to lead the quorum."),
+            reg.histogram("ottla_quorum_leaderless_seconds", "How long this node knew of no leader, each time."),
+            reg.histogram("ottla_quorum_commit_seconds", "From appending a decision to its being committed."),
+        )
+        self.quorum_leader = reg.reading("ottla_quorum_leader", "The node that leads the quorum; -1 if none is known.")
+        self.quorum_role = reg.readings("ottla_quorum_role", "1 for what this node is in the quorum.", "role")
+        self.quorum_voters = reg.reading("ottla_quorum_voters", "Voters of the quorum, as this node knows them.")
+        self.quorum_observers = reg.reading("ottla_quorum_observers", "Who only listens; known to the leader.")
+        self.quorum_watermark = reg.reading("ottla_quorum_high_watermark", "Up to where the metadata is committed.")
+        self.quorum_lag = reg.readings(
+            "ottla_quorum_lag", "Records that a node lacks of the metadata; known to the leader.", "node"
+        )
+        self.brokers = reg.readings("ottla_brokers", "Registered brokers: active, fenced or stopping.", "state")
+
+    def _declare_copies(self) -> None:
+        reg = self.registry
+        self.replica_fetches = reg.readings(
+            "ottla_replica_fetches_total", "Fetches of this follower that were answered.", "leader", kind="counter"
+        )
+        self.replica_bytes = reg.readings(
+            "ottla_replica_fetch_bytes_total", "Bytes of batches copied from a leader.", "leader", kind="counter"
+        )
+        self.replica_lag = reg.readings("ottla_replica_lag_max", "Records the worst partition is behind.", "leader")
+        self.replica_failing = reg.readings(
+            "ottla_replica_failing_partitions", "Partitions whose copying failed the last time.", "leader"
+        )
+        self.isr_expanded = reg.reading("ottla_isr_expands_total", "In-sync sets led here that grew.", kind="counter")
+        self.isr_shrunk = reg.reading("ottla_isr_shrinks_total", "In-sync sets led here that shrank.", kind="counter")
+        self.isr_failed = reg.reading(
+            "ottla_isr_update_failures_total",
+            "Changes of in-sync sets that the controller did not make.",
+            kind="counter",
         )
 
     def _declare_process(self, version: str) -> None:

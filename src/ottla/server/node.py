@@ -28,6 +28,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.server import limits
 from ottla.server.channel import ControllerChannel
+from ottla.server.cluster_readings import declare_cluster_readings
 from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
 from ottla.server.creation import Creation
@@ -128,6 +129,7 @@ class Node:
             *(self.measures.topic, self._write_failed, self._moves(), world.now_ms, self._neighbours()),
         )
         self.quorum = Quorum(config, world, self.directories, self.fail)
+        self.quorum.meters = self.measures.quorum
         self.controller = Controller(config, world, self.quorum)
         self.peers = Peers(config, world, self.quorum)
         self.channel = ControllerChannel(self)
@@ -350,7 +352,7 @@ class Node:
         measures.topics.read = lambda: len(quorum.image.topics)
         measures.fetch_sessions.read = lambda: len(self.sessions)
         measures.metadata_offset.read = lambda: quorum.image.offset
-        measures.metadata_epoch.read = lambda: quorum.image.epoch
+        measures.metadata_epoch.read = lambda: quorum.epoch
         measures.metadata_end.read = lambda: quorum.store.end_offset
         measures.metadata_snapshot.read = lambda: quorum.store.snapshot_end
         measures.active_controller.read = lambda: int(quorum.leads)
@@ -359,6 +361,7 @@ class Node:
         measures.waiting_produces.read = lambda: self._unanswered(ProduceRequest.key)
         measures.waiting_fetches.read = lambda: self._unanswered(FetchRequest.key)
         declare_group_readings(self)
+        declare_cluster_readings(self)
         self._declare_partition_readings()
         self._declare_disk_readings()
 
@@ -376,6 +379,12 @@ class Node:
         measures.under_min_isr.read = count(lambda p: is_led(p) and len(p.isr) < p.min_insync)
         measures.under_replicated.read = lambda: self._count_assigned(
             lambda p: p.leader == self.config.node_id and len(p.isr) < len(p.replicas)
+        )
+        measures.at_min_isr.read = count(lambda p: is_led(p) and len(p.isr) == min(p.min_insync, len(p.replicas)))
+        measures.cluster_partitions.read = lambda: self._count_assigned(lambda p: True)
+        measures.not_preferred.read = lambda: self._count_assigned(lambda p: p.leader != p.replicas[0])
+        measures.reassigning.read = lambda: self._count_assigned(
+            lambda p: p.leader == self.config.node_id and bool(p.adding or p.removing)
         )
         measures.offline.read = lambda: self._count_assigned(lambda p: p.leader < 0)
         measures.producer_ids.read = lambda: sum(len(p.log.producers.entries) for p in replicas.all())
@@ -405,6 +414,7 @@ class Node:
             ((each.path,), self.world.disk.space(each.path)[1]) for each in directories.whole
         )
         measures.directories_full.read = lambda: sum(each.released for each in directories.ballasts.values())
+        measures.directories_failed.read = lambda: len(self.config.log_dirs) - len(directories.whole)
         measures.failed_partitions.read = lambda: (
             len(replicas.homeless) + sum(p.log.failed is not None for p in replicas.all())
         )

@@ -38,7 +38,7 @@ from ottla.metadata.records import PartitionRecord
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.raft.roles import Resigned
 from ottla.rising import Rising
-from ottla.server.consensus import Consensus, Hooks, OpenLine
+from ottla.server.consensus import Consensus, Hooks, Meters, OpenLine
 from ottla.server.metadata_store import Loaded, MetadataStore
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import World
@@ -60,6 +60,7 @@ class Waiting:
     end: int
     steps: list[Step]
     reply: Any = None
+    since: float = 0.0
     answer: asyncio.Future[Any] | None = None
     when_shown: bool = False
 
@@ -83,6 +84,7 @@ class Quorum:
         self.store: MetadataStore
         self.consensus: Consensus
         self.is_started = False
+        self.meters = Meters()
         self._config = config
         self._world = world
         self._directories = directories
@@ -163,7 +165,8 @@ class Quorum:
         self.check_leads()
         steps = self._append(records)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(self.store.end_offset, steps, reply, answer, when_shown))
+        now = asyncio.get_running_loop().time()
+        self._waiting.append(Waiting(self.store.end_offset, steps, reply, now, answer, when_shown))
         if records:
             self.consensus.appended()
         else:
@@ -207,6 +210,7 @@ class Quorum:
         self.written = steps[-1][0]
         self._waiting.append(Waiting(self.store.end_offset, steps))
         self._leads = True
+        self.meters.leaderships.value += 1
         log.info("leading epoch %d of the metadata at offset %d", self.epoch, self.written.offset)
         for began in self._began:
             began()
@@ -235,7 +239,10 @@ class Quorum:
     def _take_committed(self) -> None:
         end = self.consensus.replica.high_watermark
         while self._waiting and self._waiting[0].end <= end:
-            self._take(self._waiting.popleft())
+            done = self._waiting.popleft()
+            if done.answer is not None and done.steps:
+                self.meters.commit_s.observe(asyncio.get_running_loop().time() - done.since)
+            self._take(done)
         self._consider_snapshot()
 
     async def _catch_up(self) -> None:
@@ -338,7 +345,8 @@ class Quorum:
             failed=self._end,
         )
         self.consensus = Consensus(
-            *(self._config, self._world, self.store, loaded, self._myself(), self._open_line, hooks)
+            *(self._config, self._world, self.store, loaded, self._myself(), self._open_line, hooks),
+            self.meters,
         )
         self.is_started = True
         self.committed_end.rise(self._committed.offset + 1)
