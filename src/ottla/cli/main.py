@@ -31,6 +31,7 @@ VERBS = {
     "produce": "write records, one per line of input",
     "consume": "read records, one line of JSON each",
     "perf": "measure how fast records go in and out",
+    "pipeline": "run Spark over topics: sources, steps and sinks from a file",
     "log": "look into the files of a data directory, and check them",
     "cluster": "show brokers, versions, features, quorum and disk space",
     "doctor": "find out what is wrong between this machine and a broker, and what to do",

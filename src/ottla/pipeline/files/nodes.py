@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+LINE = re.compile(r"[^:]*:(\d+): ")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -46,7 +47,13 @@ class Problems:
 
     def raise_any(self) -> None:
         if self.found:
-            raise WrongPipeline(self.found)
+            raise WrongPipeline(sorted(self.found, key=_line))
+
+
+def _line(problem: str) -> int:
+    """People go through a file from the top."""
+    found = LINE.match(problem)
+    return int(found[1]) if found else 0
 
 
 def suggestion(typed: str, known: Iterable[str]) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JError
+
 from ottla.pipeline.files import failures
 from ottla.pipeline.files.building import Query
 from ottla.pipeline.files.progress import State
@@ -75,8 +77,13 @@ class Runner:
                     self._look_after(each)
                 self._looked(self.states)
                 self.stop.wait(POLL_S)
-        finally:
             self._end()
+        except Failed:
+            self._end()
+            raise
+        except (Py4JError, ConnectionError) as error:
+            raise Failed(f"Spark's own process has ended ({error}): start it again, and it goes on where it was")
+        finally:
             self._looked(self.states)
 
     def _look_after(self, each: Watched) -> None:

@@ -1,0 +1,222 @@
+"""A pipeline held against what is there: do the topics exist, do their records fit, does Spark understand the steps?
+
+The answer is the plan in few words: what is read, from how many partitions and how much of it; the columns of each view;
+where everything goes, how often and how surely. Nothing is written and nothing is started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from ottla.pipeline.blocking import Broker
+from ottla.pipeline.files import formats, sinks, sources, steps
+from ottla.pipeline.files.codecs import ERROR
+from ottla.pipeline.files.nodes import WrongPipeline, suggestion
+from ottla.pipeline.files.spec import Sink, Source, Spec
+
+BUDGET_S = 10.0
+SURELY = {"exactly-once": "exactly once", "at-least-once": "at least once"}
+
+
+@dataclass
+class Part:
+    """A source, a step or a sink, and what was found out about it."""
+
+    kind: str
+    name: str
+    what: str
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    parts: list[Part] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+Ends = dict[TopicPartition, tuple[int, int]]
+
+
+class Live:
+    """What the broker says of its topics."""
+
+    def __init__(self, names: Mapping[str, int], ends: Ends) -> None:
+        self.names = names
+        self.ends = ends
+
+    def read_by(self, source: Source) -> list[str]:
+        if source.kind == "pattern":
+            return [name for name in self.names if re.fullmatch(source.target, name)]
+        return [name for name in source.target.split(",") if name in self.names]
+
+    def missing(self, source: Source) -> list[str]:
+        return [] if source.kind == "pattern" else [n for n in source.target.split(",") if n not in self.names]
+
+    def of(self, topics: Iterable[str]) -> Ends:
+        wanted = set(topics)
+        return {where: ends for where, ends in self.ends.items() if where.topic in wanted}
+
+
+def look(spec: Spec) -> Live:
+    """One question about topics, one about where they begin and end."""
+    with Broker(spec.bootstrap, client_id="ottla-pipeline", budget_s=BUDGET_S) as broker:
+        return broker.run(_look(broker.cluster, spec))
+
+
+async def _look(cluster: Cluster, spec: Spec) -> Live:
+    found = await cluster.metadata(None)
+    names = {topic.name or "": len(topic.partitions) for topic in found.topics if not topic.is_internal}
+    wanted = {name for source in spec.sources if source.reads_topics for name in Live(names, {}).read_by(source)}
+    places = [TopicPartition(name, number) for name in sorted(wanted) for number in range(names[name])]
+    first = await cluster.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}
+    last = await cluster.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
+    return Live(names, {where: (first[where].offset, last[where].offset) for where in places})
+
+
+def check(spark: SparkSession, spec: Spec, live: Live, sample: int) -> Report:
+    """Everything, in the order of the file; a part that is wrong does not keep others from being looked at."""
+    report = Report()
+    views: dict[str, DataFrame] = {}
+    for source in spec.sources:
+        part = Part("source", source.name, _reads(source))
+        report.parts.append(part)
+        if source.reads_topics:
+            _judge_topics(source, live, part, report)
+        _build(report, part, lambda s=source: _view(views, s.name, sources.frame_of(spark, s, spec)), source.where)
+        if source.reads_topics and source.format.name != "raw" and source.name in views and sample:
+            _judge_sample(spark, source, spec, live, sample, part, report)
+    for step in spec.steps:
+        part = Part(
+            "step", step.name, "SQL" if step.sql else f"Python {getattr(step.function, '__name__', step.function)}"
+        )
+        report.parts.append(part)
+        _build(
+            report,
+            part,
+            lambda s=step: _view(views, s.name, steps.frame_of(spark, s, views, spec.directory)),
+            step.where,
+        )
+    for sink in spec.sinks:
+        part = Part("sink", sink.name, _writes(sink))
+        report.parts.append(part)
+        _judge_target(sink, live, part)
+        if sink.of in views:
+            _build(report, part, lambda s=sink: sinks.writer_of(views[s.of], s, spec), sink.where)
+    return report
+
+
+def _view(views: dict[str, DataFrame], name: str, frame: DataFrame) -> DataFrame:
+    frame.createOrReplaceTempView(name)
+    views[name] = frame
+    return frame
+
+
+def _build(report: Report, part: Part, make: object, where: str) -> None:
+    """Spark judges it; what it says is a problem of this part alone."""
+    assert callable(make)
+    try:
+        made = make()
+    except WrongPipeline as error:
+        report.problems += error.problems
+    except PySparkException as error:
+        report.problems.append(f"{where}: {part.kind} {part.name!r}: {steps.first_lines(error)}")
+    else:
+        if isinstance(made, DataFrame) or hasattr(made, "schema"):
+            kind = "stream" if made.isStreaming else "table"
+            part.notes.append(
+                f"{kind} of {', '.join(f'{f.name} {f.dataType.simpleString()}' for f in made.schema.fields)}"
+            )
+
+
+# Sources
+
+
+def _reads(source: Source) -> str:
+    form = f", {source.format.name}" if source.kind not in ("catalog", "rate") else ""
+    shape = ", newest of each key" if source.as_table and source.reads_topics else ""
+    return f"{source.kind} {source.target}{form}{shape}"
+
+
+def _judge_topics(source: Source, live: Live, part: Part, report: Report) -> None:
+    for name in live.missing(source):
+        made = f"create it with `ottla topic create {name}`"
+        close = suggestion(name, live.names) if live.names else ""
+        told = close if "did you mean" in close else ""
+        report.problems.append(f"{source.where}: there is no topic {name!r}{told}; {made}".replace("?;", "? or"))
+    for name in live.read_by(source):
+        ends = live.of([name])
+        records = sum(last - first for first, last in ends.values())
+        part.notes.append(f"topic {name}: {live.names[name]} partitions, {records:,} offsets")
+    if source.quarantine:
+        there = "" if source.quarantine in live.names else ", which is not there yet"
+        part.notes.append(f"what does not fit goes to topic {source.quarantine}{there}")
+    elif source.format.name != "raw":
+        part.notes.append("a record that does not fit ends the query: name a 'quarantine' topic to go on")
+
+
+def _judge_sample(
+    spark: SparkSession, source: Source, spec: Spec, live: Live, sample: int, part: Part, report: Report
+) -> None:
+    """The last records of each partition, decoded as the query would."""
+    ends = {where: (max(first, last - sample), last) for where, (first, last) in live.of(live.read_by(source)).items()}
+    if not any(last > first for first, last in ends.values()):
+        part.notes.append("nothing to try the format on: the topic is empty")
+        return
+    options = {
+        "kafka.bootstrap.servers": spec.bootstrap,
+        "subscribe": ",".join(live.read_by(source)),
+        "startingOffsets": _offsets({where: first for where, (first, _) in ends.items()}),
+        "endingOffsets": _offsets({where: last for where, (_, last) in ends.items()}),
+        "includeHeaders": "true",
+    }
+    decoded = formats.decoded(spark.read.format("ottla").options(**options).load(), source, spec.directory)
+    seen = decoded.select(F.col(ERROR).isNotNull().alias("bad")).collect()
+    bad = sum(row.bad for row in seen)
+    part.notes.append(f"{len(seen) - bad} of the last {len(seen)} records fit")
+    if bad:
+        headers = {h.key: bytes(h.value).decode() for h in formats.bad(decoded, source, spec.directory).first().headers}  # type: ignore[union-attr]
+        place = f"{headers['ottla.topic']}-{headers['ottla.partition']} offset {headers['ottla.offset']}"
+        told = f"the record at {place} does not fit: {headers['ottla.error']}"
+        if source.quarantine:
+            part.notes.append(told)
+        else:
+            report.problems.append(f"{source.format.where}: {told}; set 'schema' right, or name a 'quarantine' topic")
+
+
+def _offsets(positions: Mapping[TopicPartition, int]) -> str:
+    table: dict[str, dict[str, int]] = {}
+    for where, offset in positions.items():
+        table.setdefault(where.topic, {})[str(where.partition)] = offset
+    return json.dumps(table)
+
+
+# Sinks
+
+
+def _writes(sink: Sink) -> str:
+    surely = {
+        "topic": SURELY.get(sink.delivery, ""),
+        "parquet": "exactly once",
+        "jdbc": "exactly once" if sink.target.startswith(sinks.POSTGRES) else "at least once",
+    }.get(sink.kind, "to look at")
+    often = (
+        f"every {sink.trigger}" if sink.trigger and sink.trigger[0].isdigit() else sink.trigger or "as fast as it can"
+    )
+    into = f"{sink.kind} {sink.target or sink.table}".strip()
+    form = f", {sink.format.name}" if sink.kind == "topic" else ""
+    return f"{sink.of} into {into}{form}, {sink.mode}, {surely}, {often}"
+
+
+def _judge_target(sink: Sink, live: Live, part: Part) -> None:
+    if sink.kind == "topic":
+        count = live.names.get(sink.target)
+        there = f"topic {sink.target}: {count} partitions" if count else f"topic {sink.target} is not there yet"
+        part.notes.append(there if count else f"{there}: the broker makes it if it may (auto.create.topics.enable)")
