@@ -7,14 +7,19 @@ is read must be exactly the numbers that were sent, and no acknowledged one may 
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from apache import kafka
 from cluster.nodes import eventually
+from harness import die_with_parent
 
 DELIVERY_SECONDS = 90
 
@@ -113,6 +118,59 @@ class Writer:
             assert found == list(range(self.sent[partition])), _difference(found, self.sent[partition], partition)
             assert acknowledged == found, f"partition {partition}: acknowledged out of order"
         return self.count
+
+
+class JavaWriter:
+    """The same from Kafka's own client: its VerifiableProducer numbers records and prints what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, directory: Path, per_second: int = 300) -> None:
+        self.topic, self.partitions = topic, partitions
+        self._said = directory / f"{topic}.said"
+        settings = directory / f"{topic}.properties"
+        patient = f"delivery.timeout.ms={1000 * DELIVERY_SECONDS}\nrequest.timeout.ms=3000\n"
+        settings.write_text(patient + f"retries={2**31 - 1}\nenable.idempotence=true\n")  # by itself it does not retry
+        words = ("--bootstrap-server", bootstrap, "--topic", topic, "--throughput", str(per_second))
+        self._command = kafka.java(
+            "org.apache.kafka.tools.VerifiableProducer", *words, "--acks", "-1", "--command-config", str(settings)
+        )
+
+    def __enter__(self) -> JavaWriter:
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                self._command, stdout=said, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def count(self) -> int:
+        return self._said.read_bytes().count(b'"producer_send_success"')
+
+    def wait_for(self, more: int, seconds: float = DELIVERY_SECONDS) -> None:
+        wanted = self.count + more
+        eventually(lambda: self.count >= wanted, f"{more} more records of Java's client are acknowledged", seconds)
+
+    def finish(self) -> None:
+        self._process.terminate()
+        self._process.wait(DELIVERY_SECONDS)
+
+    def check(self, bootstrap: str) -> int:
+        """After `finish`: what was acknowledged is where it was said to be, once, and nothing else is there twice or out of
+        order; how many. What was under way when the client was stopped may be there or not."""
+        events = [json.loads(line) for line in self._said.read_text().splitlines() if line.startswith("{")]
+        failed = [each for each in events if each["name"] == "producer_send_error"]
+        assert not failed, failed[:3]
+        sent = [each for each in events if each["name"] == "producer_send_success"]
+        for partition in range(self.partitions):
+            found = [int(value) for value in read_all(bootstrap, self.topic, partition)]
+            assert all(a < b for a, b in itertools.pairwise(found)), f"partition {partition}: twice or out of order"
+            for each in sent:
+                if each["partition"] == partition:
+                    assert found[each["offset"]] == int(each["value"]), each
+        return len(sent)
 
 
 def _difference(found: list[int], sent: int, partition: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster.conftest import KIND
-from cluster.loads import Writer
+from cluster.loads import JavaWriter, Writer
 from cluster.network import Network
 from cluster.nodes import STATIC, Cluster
 
@@ -78,6 +78,7 @@ class Misfortunes:
         time.sleep(self.chance.uniform(0.2, 6.0))
 
 
+@pytest.mark.apache
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 60 * ROUNDS)
 def test_rounds_of_misfortune(tmp_path: Path) -> None:
@@ -88,14 +89,23 @@ def test_rounds_of_misfortune(tmp_path: Path) -> None:
     with Network(made) as network, made as nodes:
         nodes.start()
         nodes.create("rounds", PARTITIONS)
+        nodes.create("rounds-of-java", PARTITIONS)
         misfortunes = Misfortunes(nodes, network, chance)
-        with Writer(nodes.bootstrap, "rounds", PARTITIONS, per_second=300) as writer:
+        with (
+            Writer(nodes.bootstrap, "rounds", PARTITIONS, per_second=300) as writer,
+            JavaWriter(nodes.bootstrap, "rounds-of-java", PARTITIONS, tmp_path) as java,
+        ):
+            java.wait_for(100)
             for number in range(ROUNDS):
                 happens, whom = chance.choice(misfortunes.all), chance.choice((1, 2, 3))
                 print(f"seed {SEED}, round {number}: {happens.__name__} {whom}", flush=True)
                 happens(whom)
                 nodes.wait_ready()
                 nodes.wait_in_sync("rounds")
+                nodes.wait_in_sync("rounds-of-java")
                 writer.wait_for(20)
+                java.wait_for(20)
             writer.finish()
+            java.finish()
         print(f"{writer.check(nodes.bootstrap)} records, longest gap {max(writer.gaps_s):.1f} s")
+        print(f"{java.check(nodes.bootstrap)} records of Java's client")
