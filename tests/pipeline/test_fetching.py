@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from apache.kafka import Apache
+from ottla.client import commits
 from ottla.client.cluster import NoTopic, TopicPartition
+from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
 from ottla.pipeline import fetching
 from ottla.pipeline.offsets import DataLoss, Range
 from ottla.pipeline.options import Reading
+from ottla.pipeline.source import StreamReader
 from ottla.wire.compression import Codec
 from spark_topics import Row, Topics
 
@@ -183,3 +187,23 @@ def test_a_topic_that_is_not_there(topics: Topics) -> None:
     topics.make("orders-of-today")
     with pytest.raises(NoTopic, match=r"there is no topic 'order-of-today'; did you mean 'orders-of-today'\?"):
         topics.rows({"subscribe": "order-of-today"})
+
+
+def test_queries_plan_the_same_on_any_broker(topics: Topics) -> None:
+    """Names by pattern, offsets by mark and by time, a stream over two batches, progress in a group."""
+    name = topics.make("any.broker", 2)
+    now = topics.door.cluster.now_ms()
+    for step in range(4):
+        topics.write(name, [b"%d" % step], step % 2, timestamp=now + 1000 * step)
+    late = topics.rows({"subscribePattern": r"any\..*", "startingTimestamp": str(now + 1500)})
+    assert [row["value"] for row in late] == [b"2", b"3"]
+    reader = StreamReader(Reading.stream(topics.options({"subscribe": name, "startingOffsets": "earliest"})))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (start[name], end[name]) == ({"0": 0, "1": 0}, {"0": 2, "1": 2})
+    pieces = reader.partitions(start, end)
+    assert sum(batch.num_rows for piece in pieces for batch in reader.read(piece)) == 4
+    reader.commit(end)
+    reader.stop()
+    found = topics.door.run(commits.fetch(Coordinator(topics.door.cluster, end["@group"])))
+    assert {where.partition: what.offset for where, what in found.items()} == {0: 2, 1: 2}

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 GROUP_NAME_MAX = 120
 COMMIT_SECONDS = 5.0
+IDLE_SECONDS = 0.5
 
 
 class OttlaSource(DataSource):
@@ -147,6 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started_at: float | None = None
         self._planned: tuple[Any, Any, list[InputPartition]] | None = None
         self._mirroring: Future[None] | None = None
+        self._mirrored: Mapping[TopicPartition, int] = {}
         self._coordinator: Coordinator | None = None
 
     @property
@@ -190,7 +192,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return self.broker.run(self._advance(start, limit))
+        """Spark asks when the batch that ended at `start` is done, and tells so by `commit` only when the next one is made.
+        So this is when progress is known."""
+        self.commit(start)
+        end = self.broker.run(self._advance(start, limit))
+        if end == start:
+            self._settle(IDLE_SECONDS)
+        return end
 
     async def _advance(self, text: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         start = StreamOffset.of(text)
@@ -284,9 +292,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Mirrors progress into a group, for tools that show lag. Spark's checkpoint is what counts, so nothing waits for
         this, and whatever goes wrong with it is a warning."""
-        if self._mirroring is not None and not self._mirroring.done():
-            return  # the next one tells more
-        self._mirroring = self.broker.start(self._mirror(StreamOffset.of(end)))
+        done = StreamOffset.of(end)
+        under_way = self._mirroring is not None and not self._mirroring.done()
+        if under_way or done.positions == self._mirrored or not (self.reading.group_id or done.group):
+            return
+        self._mirrored = done.positions
+        self._mirroring = self.broker.start(self._mirror(done))
+
+    def _settle(self, seconds: float) -> None:
+        if self._mirroring is not None:
+            try:
+                self._mirroring.result(seconds)
+            except Exception as error:
+                log.warning("the last progress was not mirrored: %r", error)
 
     async def _mirror(self, done: StreamOffset) -> None:
         group = self.reading.group_id or done.group
@@ -300,11 +318,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._broker is None:
             return
-        if self._mirroring is not None:
-            try:
-                self._mirroring.result(COMMIT_SECONDS)
-            except Exception as error:
-                log.warning("the last progress was not mirrored: %s", error)
+        self._settle(COMMIT_SECONDS)
         if self._coordinator is not None:
             self._coordinator.close()
         self._broker.close()
