@@ -96,7 +96,7 @@ def encoder(recipe: Recipe, key: str, fields: Sequence[str]) -> Callable[[Batche
     def encode(batches: Batches) -> Iterator[pa.RecordBatch]:
         codec = recipe.codec()
         for batch in batches:
-            rows = batch.select(list(fields)).to_pylist()
+            rows = batch.select(list(fields)).to_pylist(maps_as_pydicts="strict")
             values = pa.array([codec.encode(row) for row in rows], pa.binary())
             yield pa.RecordBatch.from_arrays([batch.column(key), values], names=["key", "value"])
 

@@ -8,7 +8,8 @@ it; a sink that updates, a database, a console and a table in memory have no cou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ottla.pipeline.files.nodes import WrongPipeline
@@ -36,16 +37,23 @@ SOURCE = """
 def source_{name}():
     return sources.frame_of(spark, SOURCES[{name!r}], SPEC)
 """
-STEP = """
+PYTHON_STEP = """
 
 @dp.temporary_view(name={name!r})
 def step_{name}():
-    return steps.frame_of(spark, STEPS[{name!r}], _views(), SPEC.directory)
+    return steps.frame_of(spark, STEPS[{name!r}], _views({before!r}), SPEC.directory)
+"""
+SQL_STEP = """
+
+@dp.temporary_view(name={name!r})
+def step_{name}():
+    frame = spark.sql({sql!r})
+    return steps.finished(frame, STEPS[{name!r}])
 """
 VIEWS = """
 
-def _views():
-    return {{name: spark.readStream.table(name) for name in {streams!r}}} | {{name: spark.table(name) for name in {tables!r}}}
+def _views(names):
+    return {{name: spark.table(name) if name in {tables!r} else spark.readStream.table(name) for name in names}}
 """
 TOPIC = """
 
@@ -104,11 +112,14 @@ def _why_not(sink: Sink) -> str:
 
 def code_of(spec: Spec, file: Path) -> str:
     text = HEADER.format(file=file.name, path=str(file.resolve()))
-    streams = [source.name for source in spec.sources if not source.as_table] + [step.name for step in spec.steps]
     tables = [source.name for source in spec.sources if source.as_table]
-    text += VIEWS.format(streams=streams, tables=tables) if any(step.function for step in spec.steps) else ""
+    text += VIEWS.format(tables=tables) if any(step.function for step in spec.steps) else ""
     text += "".join(SOURCE.format(name=source.name) for source in spec.sources)
-    text += "".join(STEP.format(name=step.name) for step in spec.steps)
+    before = [source.name for source in spec.sources]
+    for step in spec.steps:
+        sql = streamed(step.sql, [name for name in before if name not in tables])
+        text += SQL_STEP.format(name=step.name, sql=sql) if sql else PYTHON_STEP.format(name=step.name, before=before)
+        before.append(step.name)
     for sink in spec.sinks:
         text += _topic(sink, spec) if sink.kind == "topic" else _table(sink)
     for source in spec.sources:
@@ -116,6 +127,13 @@ def code_of(spec: Spec, file: Path) -> str:
             options = _options(spec, source.quarantine, f"quarantine.{source.name}")
             text += QUARANTINE.format(name=source.name, options=options)
     return text
+
+
+def streamed(sql: str, streams: Iterable[str]) -> str:
+    """There a view is read as a whole unless one says STREAM."""
+    for name in streams:
+        sql = re.sub(rf"\b(FROM|JOIN)(\s+){name}\b", rf"\1\2STREAM({name})", sql, flags=re.IGNORECASE)
+    return sql
 
 
 def _options(spec: Spec, topic: str, name: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ def _python_said(text: str) -> str:
     found = ""
     inside = False
     for line in text.splitlines():
-        if line.lstrip().startswith("Traceback (most recent call last)"):
+        if "Traceback (most recent call last)" in line:
             inside = True
         elif inside and line and not line[0].isspace():
             inside = False

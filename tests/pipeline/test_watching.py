@@ -1,0 +1,247 @@
+"""How a pipeline is watched without Spark: progress, metrics, status, failures, and a runner over queries of our own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.pipeline.files import failures, metrics, running, status
+from ottla.pipeline.files.building import Query
+from ottla.pipeline.files.progress import State, Telling, lag_of
+from ottla.pipeline.files.running import Failed, Runner
+
+
+def progress(batch: int, rows: int = 10, **more: Any) -> dict[str, Any]:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "processedRowsPerSecond": 12.5,
+        "durationMs": {"triggerExecution": 800},
+        "sources": [],
+        **more,
+    }
+
+
+def test_progress_is_counted_once_for_each_batch():
+    state = State("p.out", "topic out", state="running")
+    assert state.take(progress(0)) and state.take(progress(1)) and not state.take(progress(1))
+    assert (state.rows, state.batch, state.batch_seconds) == (20, 1, 0.8)
+    assert "12 rows/s  batch 1 in 0.8 s  20 rows" in state.line(8)
+    assert json.loads(state.json())["rows"] == 20
+
+
+@pytest.mark.parametrize("shape", ["dict", "text"])
+def test_lag_is_what_is_there_and_not_read(shape):
+    """MON-03: offsets of every partition count, what a source notes beside them does not."""
+    end = {"orders": {"0": 10, "1": 5}, "@ids": {"orders": "x"}, "@from": {"orders": {"0": 1}}}
+    latest = {"orders": {"0": 15, "1": 5, "2": 7}}
+    source = {"endOffset": end, "latestOffset": latest}
+    if shape == "text":
+        source = {name: json.dumps(value) for name, value in source.items()}
+    assert lag_of([source, {"endOffset": 3, "latestOffset": None}]) == 12
+    assert lag_of([{"endOffset": 3, "latestOffset": 5}]) is None
+
+
+def test_people_get_lines_and_programs_get_json():
+    state = State("out", "topic out", state="running")
+    lines = io.StringIO()
+    Telling(lines, as_json=True).changed(state)
+    assert json.loads(lines.getvalue())["name"] == "out"
+    drawn = io.StringIO()
+    telling = Telling(drawn, as_json=False)
+    telling.draw([state])
+    telling.draw([state])
+    assert drawn.getvalue().count("out  running") == 2 and "\x1b[1A" in drawn.getvalue()
+
+
+def test_metrics_are_served_while_the_block_runs():
+    states = [State("p.out", "topic out", state="running", rows=7, lag=None)]
+    with metrics.served(states, 0) as port:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    assert 'ottla_pipeline_rows_total{query="p.out"} 7' in text
+    assert 'ottla_pipeline_up{query="p.out"} 1' in text
+    assert "ottla_pipeline_lag{" not in text, "nobody knows it"
+
+
+def test_the_lock_says_who_runs_it(tmp_path):
+    assert status.pid(tmp_path) is None
+    with status.running(tmp_path):
+        assert status.pid(tmp_path) == os.getpid()
+        with pytest.raises(status.Runs, match=f"runs already, as process {os.getpid()}"), status.running(tmp_path):
+            pass
+    assert status.pid(tmp_path) is None
+    assert status.stop(tmp_path, 1) is None
+
+
+HOLDER = """
+import pathlib, signal, sys, threading
+from ottla.pipeline.files import status
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+with status.running(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    stop.wait(60)
+"""
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_stop_ends_the_process_that_runs_it(tmp_path, force):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
+        assert status.stop(tmp_path, 30, force) == process.pid
+        assert process.wait(30) == (-signal.SIGKILL if force else 0)
+
+
+def test_status_survives_a_reader_in_the_middle(tmp_path):
+    assert status.read(tmp_path) == {}
+    status.write(tmp_path, {"queries": []})
+    assert status.read(tmp_path) == {"queries": []}
+    (tmp_path / "status.json").write_text('{"que')
+    assert status.read(tmp_path) == {}
+
+
+PYTHON_FAILED = """[STREAM_FAILED] Query out [id = 1, runId = 2] terminated with exception: Job aborted. SQLSTATE: XXKST
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+{line}
+\tat org.apache.spark.Nowhere
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "fatal"),
+    [
+        ("ottla.pipeline.committing.Refused: the checkpoint was lost", True),
+        ("ottla.pipeline.offsets.DataLoss: topic 'x' was deleted", True),
+        ("ottla.client.cluster.Unreachable: no broker answers", False),
+        ("psycopg.OperationalError: connection refused", False),
+    ],
+)
+def test_what_waiting_can_mend_is_told_from_what_it_cannot(line, fatal):
+    text = PYTHON_FAILED.format(line=line)
+    assert failures.is_fatal(text) is fatal
+    assert failures.cause(text) == line
+
+
+def test_what_spark_says_itself():
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: X\n"
+    )
+    assert failures.cause(text) == "Python worker failed to connect back."
+    called = "An error occurred while calling o3.start.\n: org.apache.E: [DATA_SOURCE_NOT_FOUND] Failed to find it. SQLSTATE: 1"
+    assert failures.cause(called) == "Failed to find it."
+    assert failures.is_fatal(called)
+
+
+class Handle:
+    """Stands for a StreamingQuery: makes batches while it is told to, and ends as it is told."""
+
+    def __init__(self, batches: int, error: str | None = None, endless: bool = False) -> None:
+        self.batches, self.error, self.endless = batches, error, endless
+        self.looks, self.stopped = 0, False
+
+    @property
+    def isActive(self) -> bool:
+        self.looks += 1
+        return not self.stopped and (self.endless or self.looks < 2)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        return progress(self.batches - 1) if self.batches else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        return [progress(number) for number in range(self.batches)]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"message": "", "isTriggerActive": False}
+
+    def exception(self) -> str | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, handles: list[Handle], **more: Any) -> Runner:
+    monkeypatch.setattr(running, "POLL_S", 0.001)
+    monkeypatch.setattr(running, "FIRST_PAUSE_S", 0.001)
+    left = iter(handles)
+    return Runner([Query("out", "p.yml:3", "topic out", lambda: next(left))], **more)
+
+
+def test_a_query_that_fails_is_started_again_until_it_is_done(monkeypatch):
+    made = runner(monkeypatch, [Handle(1, "broker gone"), Handle(0, "broker gone"), Handle(3)])
+    made.run()
+    [state] = made.states
+    assert (state.state, state.restarts, state.rows, state.error) == ("done", 2, 30, "")
+
+
+def test_one_that_fails_for_good_ends_at_once(monkeypatch):
+    made = runner(monkeypatch, [Handle(0, "x: committing.Refused: no")])
+    with pytest.raises(Failed, match=r"p.yml:3: out: x: committing.Refused: no$"):
+        made.run()
+    assert made.states[0].state == "failed"
+
+
+def test_one_that_never_gets_anywhere_is_given_up(monkeypatch):
+    made = runner(monkeypatch, [Handle(0, "gone") for _ in range(5)], tries=3)
+    with pytest.raises(Failed, match="for the 3th time in a row"):
+        made.run()
+
+
+def test_stop_ends_all_of_them(monkeypatch):
+    handle = Handle(2, endless=True)
+    made = runner(monkeypatch, [handle])
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    while made.states[0].batch < 1:
+        time.sleep(0.001)
+    made.stop.set()
+    thread.join(30)
+    assert handle.stopped and made.states[0].state == "stopped"
+
+
+def test_pauses_grow_and_have_an_end():
+    watched = running.Watched(Query("q", "", "", lambda: None))
+    pauses = []
+    for failed in (1, 2, 3, 20):
+        watched.failures_in_a_row = failed
+        pauses.append(watched.pause_s())
+    assert pauses == [1, 2, 4, running.PAUSE_MAX_S]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_ask_for_an_end(number):
+    stop, before = threading.Event(), signal.getsignal(number)
+    with running.ended_by_signals(stop):
+        os.kill(os.getpid(), number)
+        assert stop.wait(10)
+    assert signal.getsignal(number) is before
+
+
+def test_words_load_nothing_heavy():
+    """The base install has no Spark: importing the words must not ask for it."""
+    code = "import sys; from ottla.pipeline import Pipeline, to_topic; print({'pyspark', 'yaml', 'pyarrow'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_the_example_is_right():
+    from ottla.pipeline.files.spec import read_file
+
+    spec = read_file(Path(metrics.__file__).with_name("example.yml"))
+    assert [sink.name for sink in spec.sinks] == ["counts", "archive"]
