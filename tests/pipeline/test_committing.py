@@ -244,6 +244,26 @@ def test_a_lost_checkpoint_is_refused_until_it_is_accepted(broker):
     play(broker, act)
 
 
+def test_a_query_that_is_refused_does_not_disturb_the_one_at_work(broker, monkeypatch):
+    """It is started under a name that is taken, while the owner of that name is about to commit."""
+
+    async def act(scene: Scene) -> None:
+        async def disturbed(producer: Producer) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(Producer, "flush", flush)
+                with pytest.raises(Refused, match="give each its own sinkId"):
+                    await scene.commit(Step("newcomer", 0), "x")
+            await flush(producer)
+
+        flush = Producer.flush
+        await scene.commit(Step("q", 0), "a")
+        monkeypatch.setattr(Producer, "flush", disturbed)
+        assert await scene.commit(Step("q", 1), "b") is Outcome.WRITTEN
+        assert await scene.seen() == ["a", "b"]
+
+    play(broker, act)
+
+
 def test_an_old_driver_is_shut_out(kafka):
     """It stops in the middle of its transaction; another takes over, does the same batch and the next; then it wakes up."""
 

@@ -68,6 +68,15 @@ def test_the_driver_clears_all_of_its_sink_and_nothing_else(tmp_path):
     Spool.prepare(str(tmp_path), SINK).clear()
 
 
+def test_a_driver_that_gives_up_takes_only_its_own_away(tmp_path):
+    """One that is refused must not take the files of the one that is at work under the same name."""
+    mine, theirs = (Spool.prepare(str(tmp_path), SINK) for _ in range(2))
+    kept, _ = fill(theirs, 0), fill(mine, 0)
+    mine.give_up()
+    mine.give_up()
+    assert [str(path) for path in files(tmp_path)] == [kept.path]
+
+
 def test_what_nobody_came_back_for_is_swept_away_after_a_day(tmp_path):
     fill(Spool.prepare(str(tmp_path), "dead"), 0)
     fill(Spool.prepare(str(tmp_path), "alive"), 0)

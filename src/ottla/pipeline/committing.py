@@ -4,6 +4,7 @@ Tasks only encode. They may fail, run twice, or see other rows the second time: 
 done, the driver writes everything in one transaction, and with it a *marker*: which query has come how far. Whoever
 comes later reads the marker first.
 
+    look               is it refused anyway? then nobody else is disturbed
     InitProducerId     the sink's id is the transactional id: a driver from before is shut out, its transaction ended
     read the marker    is this batch written already? is it the next one?
     begin, produce     what the tasks have made, as it is
@@ -52,6 +53,7 @@ PROGRESS_SETTINGS = {
     "segment.ms": str(24 * 3_600_000),
 }
 ANY = "any"
+LOOK_SECONDS = 1.0
 
 # A transaction may take this long, and longer by what it has to write at the least speed that is expected.
 TIMEOUT_MS = 60_000
@@ -152,6 +154,7 @@ def _way_out(step: Step) -> str:
 
 async def commit_once(cluster: Cluster, sink: Sink, step: Step, batches: Batches, total_bytes: int) -> Outcome:
     """Write this batch exactly once, however often it is tried."""
+    await _look_first(cluster, sink, step)
     async with _transactional(cluster, sink, total_bytes) as producer:
         outcome = judge(await read_marker(cluster, sink.sink_id), step, sink)
         if outcome is Outcome.WRITTEN:
@@ -249,17 +252,30 @@ def _advice(error: KafkaError) -> str:
 async def read_marker(cluster: Cluster, sink_id: str) -> Marker | None:
     """How far the sink has come. Its transactional id must have been taken over before: nothing of it is open then."""
     try:
-        await cluster.partition_count(PROGRESS_TOPIC)
+        return await _fetch_marker(cluster, sink_id) or await _scan(cluster, sink_id)
     except NoTopic:
         return None
+
+
+async def _look_first(cluster: Cluster, sink: Sink, step: Step) -> None:
+    """Refuse what would be refused later, before it shuts out whoever is at work under this name rightly."""
+    try:
+        marker = await _fetch_marker(cluster, sink.sink_id, LOOK_SECONDS)
+    except (KafkaError, OSError):
+        return  # not settled just now, or something is wrong that will be met again
+    if marker is not None:
+        judge(marker, step, sink)
+
+
+async def _fetch_marker(cluster: Cluster, sink_id: str, budget_s: float | None = None) -> Marker | None:
+    """The offset, once no transaction is about to change it."""
+    await cluster.partition_count(PROGRESS_TOPIC)
     coordinator = Coordinator(cluster, sink_id)
     try:
-        found = await cluster.retrying(lambda: fetch(coordinator, [PROGRESS], require_stable=True))
+        found = await cluster.retrying(lambda: fetch(coordinator, [PROGRESS], require_stable=True), budget_s)
     finally:
         coordinator.close()
-    if PROGRESS in found:
-        return Marker(found[PROGRESS].metadata or "", found[PROGRESS].offset)
-    return await _scan(cluster, sink_id)
+    return Marker(found[PROGRESS].metadata or "", found[PROGRESS].offset) if PROGRESS in found else None
 
 
 async def _scan(cluster: Cluster, sink_id: str) -> Marker | None:

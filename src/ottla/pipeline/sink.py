@@ -315,7 +315,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Spark calls this also after a commit that took effect and then failed: there is nothing here to undo."""
-        self.spool.clear()
+        for spool in {self.spool, *(message.spool for message in _made(messages))}:
+            spool.give_up()
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -342,7 +343,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.spool.clear()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self.spool.clear()
+        self.spool.give_up()
 
 
 def _send(

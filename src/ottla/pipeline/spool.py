@@ -8,8 +8,9 @@ it batch by batch while it sends, so its memory does not grow with the amount.
 
 The driver makes `<write>`, under a name that nobody else has, before any task runs. So a task that finds it knows that the
 driver and it see the same disk; one that does not is on another machine, and must be given a place that both can reach.
-When the driver has committed, or given up, it removes `<sink>` with all in it: also what dead attempts have left. A sink
-whose driver never comes back is swept away by the next driver that spools to the same place, when it is a day old.
+When the driver has committed, which only the rightful one can, it removes `<sink>` with all in it: also what dead drivers
+have left. When it gives up, it removes its own `<write>`. What nobody comes back for is swept away by the next driver that
+spools to the same place, when it is a day old.
 """
 
 from __future__ import annotations
@@ -114,10 +115,17 @@ class Spool(NamedTuple):
             place.delete_file(path)
 
     def clear(self) -> None:
-        """On the driver, when all is over: everything of this sink goes."""
+        """On the driver, when it has committed: everything of this sink goes."""
+        self._delete("")
+
+    def give_up(self) -> None:
+        """On the driver, when it has not: what this write has made goes."""
+        self._delete(f"/{self.write}")
+
+    def _delete(self, below: str) -> None:
         place, path = self._open()
         with contextlib.suppress(OSError):
-            place.delete_dir(path)
+            place.delete_dir(path + below)
 
     def _sweep(self) -> None:
         """Remove sinks that nobody has touched for a day."""
