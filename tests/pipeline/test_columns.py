@@ -101,6 +101,17 @@ def test_columns_are_what_a_walk_gives(drawn: list[tuple[list[Record], Codec, bo
     assert decoded(raw, start, end, headers=False) == wanted
 
 
+@pytest.mark.parametrize("sizes", [[100] * 300, list(range(300)), [5] * 99 + [6] * 99 + [7, 8, 9] * 30, [0, 9000] * 99])
+def test_records_of_one_size_and_of_any(sizes: list[int]) -> None:
+    """Runs are found in one go, and given up where there are none: over several batches, so that one follows the other."""
+    raw, rows = b"", []
+    for number in range(3):
+        records = [Record(timestamp=number, value=b"v" * size, key=b"") for size in sizes]
+        batch = build(records, base_offset=number * len(sizes))
+        raw, rows = raw + batch, rows + expected(batch)
+    assert decoded(raw) == rows
+
+
 @given(RECORDS, st.data())
 def test_any_damage_under_a_true_checksum_is_an_error_or_a_record(records: list[Record], data: st.DataObject) -> None:
     """Never another exception, and where the slow walk gives rows, so do the columns, the same ones."""
@@ -142,7 +153,7 @@ def nonsense(body: bytes, count: int = 1) -> bytes:
     [
         (b"", "0 bytes cannot hold 1 records"),
         (varint(-3) + bytes(6), "a length below zero"),
-        (varint(60) + bytes(6), "records end +54 bytes"),
+        (varint(60) + bytes(6), "its records go on behind its end"),
         (varint(2) + bytes(6), "records end -4 bytes"),
         (varint(6) + b"\0\0\0\x01\x01\0" + b"\0", "records end -1 bytes"),
         (varint(6) + b"\0\0\0" + varint(50) + b"\0\0", "a record ends before its fields do"),

@@ -72,8 +72,14 @@ SPARK_SCHEMA_WITH_HEADERS = StructType([*SPARK_SCHEMA.fields, StructField("heade
 CHUNK_ROWS = 32_768
 CHUNK_BYTES = 8 << 20
 
+# So many records of one size are a run, and after so many that were none runs are not looked for.
+RUN_MIN = 16
+MISSES_MAX = 4
+
 _RECORD_BYTES_MIN = 7
 _INT64_MIN = -(1 << 63)
+# Zigzag numbers of one byte.
+_SMALL: Ints = np.array([(octet >> 1) ^ -(octet & 1) for octet in range(128)], dtype=np.int64)
 _MICROSECONDS_MAX = ((1 << 63) - 1) // 1000
 
 
@@ -215,7 +221,7 @@ class _Chunk:
         self.counts = np.array([part.batch.count for part in parts])
         self.data = b"".join([part.data for part in parts])
         self.octets: Octets = np.frombuffer(self.data, dtype=np.uint8)
-        self.ends = _record_ends(self.data, parts)
+        self.ends = _record_ends(self.data, self.octets, parts)
         at = np.empty_like(self.ends)
         at[0], at[1:] = 0, self.ends[:-1]
         _, at = self._numbers(at, 5)  # the length once more, to be behind it
@@ -233,24 +239,37 @@ class _Chunk:
         return np.repeat(np.array(values, dtype=np.int64), self.counts)
 
     def _numbers(self, at: Ints, bytes_max: int) -> tuple[Ints, Ints]:
-        """The zigzag varints at these positions, and the positions behind them."""
+        """The zigzag varints at these positions, and the positions behind them. Nearly all have one byte or two, so these
+        are read for all rows; what is longer is looked at row by row of those."""
         self._check_inside(at)
-        number = self.octets[at].astype(np.uint64)
-        more = number >= 0x80
-        after = at + 1
+        first = self.octets.take(at)
+        more = first >= 0x80
         if not more.any():
-            return _unzigzag(number), after
-        number &= np.uint64(0x7F)
-        rows = np.flatnonzero(more)
-        for shift in range(7, 7 * bytes_max, 7):
+            return _SMALL.take(first), at + 1
+        after = at + 1
+        second = self.octets.take(after, mode="clip")  # where there is none, it is not looked at
+        number = first.astype(np.int64)
+        number += (second.astype(np.int64) - 1 << 7) * more  # less the bit that says that it goes on
+        after += more
+        self._check_inside(after - 1)
+        rows = np.flatnonzero(more & (second >= 0x80))
+        if len(rows):
+            return self._long_numbers(number, after, rows, bytes_max)
+        return (number >> 1) ^ -(number & 1), after
+
+    def _long_numbers(self, number: Ints, after: Ints, rows: Ints, bytes_max: int) -> tuple[Ints, Ints]:
+        """The same with three bytes and more in these rows."""
+        value = number.view(np.uint64)
+        value[rows] -= np.uint64(1 << 14)  # the second goes on as well
+        for shift in range(14, 7 * bytes_max, 7):
             here = after[rows]
             self._check_inside(here, rows)
             octet = self.octets[here].astype(np.uint64)
-            number[rows] |= (octet & np.uint64(0x7F)) << np.uint64(shift)
+            value[rows] += (octet & np.uint64(0x7F)) << np.uint64(shift)
             after[rows] += 1
             rows = rows[octet >= 0x80]
             if not len(rows):
-                return _unzigzag(number & np.uint64(0xFFFFFFFF) if bytes_max == 5 else number), after
+                return _unzigzag(value & np.uint64(0xFFFFFFFF) if bytes_max == 5 else value), after
         raise Nonsense("a number has too many bytes", int(rows[0]))
 
     def _check_inside(self, at: Ints, rows: Ints | None = None) -> None:
@@ -345,15 +364,58 @@ def _unzigzag(number: npt.NDArray[np.uint64]) -> Ints:
     return signed
 
 
-def _record_ends(data: bytes, parts: list[Part]) -> Ints:
-    """Where each record ends. The one loop over records, so it holds as little as it can."""
-    ends: list[int] = []
-    ended = ends.append
-    at = 0
-    try:
-        for part in parts:
-            stop = at + len(part.data)
-            for _ in range(part.batch.count):
+def _record_ends(data: bytes, octets: Octets, parts: list[Part]) -> Ints:
+    """Where each record ends: the one thing that cannot be read for all at once, as each says where the next begins."""
+    walk = _Walk(data, octets)
+    for part in parts:
+        walk.batch(part.batch.count, walk.at + len(part.data))
+    return np.concatenate(walk.found) if len(walk.found) > 1 else walk.found[0]
+
+
+class _Walk:
+    """From length to length. Records of one size often follow one another, and such a run is found in one go: as long as the
+    length is the same, so is the distance to the next. Where there are no runs, this is given up for the chunk."""
+
+    def __init__(self, data: bytes, octets: Octets) -> None:
+        self.data, self.octets = data, octets
+        self.at = self.rows = self.misses = 0
+        self.found: list[Ints] = []
+
+    def batch(self, count: int, stop: int) -> None:
+        left = count
+        while left and self.misses < MISSES_MAX:
+            left -= self._run(left, stop)
+        if left:
+            self._one_by_one(left)
+        if self.at != stop:
+            raise Nonsense(f"its {count} records end {self.at - stop:+d} bytes from where it does", self.rows - 1)
+
+    def _run(self, most: int, stop: int) -> int:
+        """Take the records from here on that have the length of the first."""
+        start = self.at
+        size, body = _number(self.data, start, self.rows)
+        if size < 0:
+            raise Nonsense("a record with a length below zero", self.rows)
+        step = body - start + size
+        if start + step > stop:
+            raise Nonsense("its records go on behind its end", self.rows)
+        count = min(most, (stop - start) // step)
+        for octet in range(start, body):
+            same = self.octets[octet : octet + (count - 1) * step + 1 : step] == self.octets[octet]
+            if not same.all():
+                count = int(same.argmin())
+        self.misses += count < RUN_MIN
+        self.found.append(np.arange(start + step, start + count * step + 1, step))
+        self.at, self.rows = start + count * step, self.rows + count
+        return count
+
+    def _one_by_one(self, count: int) -> None:
+        """It holds as little as it can."""
+        data, at = self.data, self.at
+        ends: list[int] = []
+        ended = ends.append
+        try:
+            for _ in range(count):
                 size = data[at]
                 if size < 0x80:
                     at += 1
@@ -362,19 +424,16 @@ def _record_ends(data: bytes, parts: list[Part]) -> Ints:
                     if high < 0x80:
                         size, at = size & 0x7F | high << 7, at + 2
                     else:
-                        size, at = _number(data, at, len(ends))
+                        size, at = _number(data, at, self.rows + len(ends))
                         size <<= 1
                 if size & 1 or size < 0:
-                    raise Nonsense("a record with a length below zero", len(ends))
+                    raise Nonsense("a record with a length below zero", self.rows + len(ends))
                 at += size >> 1
                 ended(at)
-            if at != stop:
-                raise Nonsense(
-                    f"its {part.batch.count} records end {at - stop:+d} bytes from where it does", len(ends) - 1
-                )
-    except IndexError:
-        raise Nonsense("its records go on behind its end", len(ends))
-    return np.array(ends, dtype=np.int64)
+        except IndexError:
+            raise Nonsense("its records go on behind its end", self.rows + len(ends))
+        self.found.append(np.array(ends, dtype=np.int64))
+        self.at, self.rows = at, self.rows + count
 
 
 def _number(data: bytes, at: int, row: int) -> tuple[int, int]:
