@@ -141,7 +141,7 @@ def test_what_spark_says_itself():
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: X\n"
     )
     assert failures.cause(text) == "Python worker failed to connect back."
-    called = "An error occurred while calling o3.start.\n: org.apache.E: [DATA_SOURCE_NOT_FOUND] Failed to find it. SQLSTATE: 1"
+    called = "An error occurred while calling o3.start.\n: org.E: [DATA_SOURCE_NOT_FOUND] Failed to find it. SQLSTATE: 1"
     assert failures.cause(called) == "Failed to find it."
     assert failures.is_fatal(called)
 
@@ -236,7 +236,7 @@ def test_signals_ask_for_an_end(number):
 
 def test_words_load_nothing_heavy():
     """The base install has no Spark: importing the words must not ask for it."""
-    code = "import sys; from ottla.pipeline import Pipeline, to_topic; print({'pyspark', 'yaml', 'pyarrow'} & set(sys.modules))"
+    code = "import sys; from ottla.pipeline import Pipeline; print({'pyspark', 'yaml', 'pyarrow'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 

@@ -1,0 +1,117 @@
+"""Rows into a real PostgreSQL, each micro-batch once. Left out where the server or its driver is not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from harness import die_with_parent
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ottla[postgres]'")
+from ottla.pipeline.files import postgres  # noqa: E402
+
+SECONDS = 30
+
+
+def program(name: str) -> str | None:
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which(name) or next((str(place / name) for place in places if (place / name).exists()), None)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """A server of our own in a directory, reached by a socket there. PostgreSQL does not run as root."""
+    initdb, server = program("initdb"), program("postgres")
+    if initdb is None or server is None:
+        pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
+    user = "postgres" if os.getuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="pipeline-") as directory:  # pytest's own are closed to other users
+        if user:
+            shutil.chown(directory, user)
+        data = f"{directory}/data"
+        subprocess.run([initdb, "-D", data, "-U", "postgres", "-A", "trust"], user=user, check=True, stdout=-3)
+        command = [server, "-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off"]
+        process = subprocess.Popen(command, user=user, preexec_fn=die_with_parent, stderr=subprocess.DEVNULL)
+        try:
+            yield until_it_answers(f"postgresql:///postgres?host={directory}&user=postgres")
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(SECONDS)
+
+
+def until_it_answers(address: str) -> str:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            psycopg.connect(address).close()
+            return address
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def target(database: str, request: pytest.FixtureRequest) -> postgres.Target:
+    name = f"t{abs(hash(request.node.name))}"
+    with psycopg.connect(database) as connection:
+        connection.execute(f'CREATE TABLE {name} (page text PRIMARY KEY, n bigint, "Sum" numeric, data jsonb)')
+    return postgres.Target(database, name, ("page",), "", "", f"pipeline.{name}")
+
+
+def rows(target: postgres.Target) -> list[tuple[object, ...]]:
+    with psycopg.connect(target.address) as connection:
+        return connection.execute(f'SELECT page, n, "Sum", data FROM {target.table} ORDER BY page').fetchall()
+
+
+COLUMNS = ["page", "n", "Sum", "data"]
+
+
+def test_rows_replace_those_with_the_same_key(target):
+    assert postgres.write(target, 0, COLUMNS, [("a", 1, Decimal("1.5"), {"x": Decimal(1)}), ("b", 1, None, None)])
+    assert postgres.write(target, 1, COLUMNS, [("a", 2, None, None), ("c", 3, None, None), ("a", 4, None, None)])
+    assert rows(target) == [("a", 4, None, None), ("b", 1, None, None), ("c", 3, None, None)], "the last one counts"
+
+
+def test_a_micro_batch_that_comes_again_changes_nothing(target):
+    """Exactly once: after a failure Spark repeats its last micro-batch, perhaps with other rows."""
+    assert postgres.write(target, 0, COLUMNS, [("a", 1, None, {"x": 1})])
+    assert not postgres.write(target, 0, COLUMNS, [("z", 9, None, None)])
+    assert rows(target) == [("a", 1, None, {"x": 1})]
+
+
+def test_one_that_fails_half_way_leaves_nothing(target):
+    def failing() -> Iterator[tuple[object, ...]]:
+        yield ("a", 1, None, None)
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        postgres.write(target, 0, COLUMNS, failing())
+    assert rows(target) == []
+    assert postgres.write(target, 0, COLUMNS, [("a", 1, None, None)])
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_checkpoint_that_does_not_belong_to_the_table_is_refused(target, batch):
+    """A lost checkpoint begins at 0 again, an old table leaves a hole: neither may be taken for the next micro-batch."""
+    for number in (0, 1):
+        postgres.write(target, number, COLUMNS, [])
+    with pytest.raises(postgres.Refused, match=f"micro-batch {batch} of .* comes after 1 in ottla_batches"):
+        postgres.write(target, batch, COLUMNS, [("a", 1, None, None)])
+    assert rows(target) == []
+
+
+def test_without_keys_rows_are_added(target):
+    plain = postgres.Target(target.address, target.table, (), "", "", target.query)
+    postgres.write(plain, 0, ["page"], [("a",), ("b",)])
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        postgres.write(plain, 1, ["page"], [("c",), ("a",)])
+    assert [row[0] for row in rows(target)] == ["a", "b"]
