@@ -108,6 +108,15 @@ def test_a_batch_write_is_a_transaction_and_leaves_no_file(scene, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_operations_in_a_row_are_each_written_once(scene):
+    """As `foreachBatch` numbers them: repeated they are skipped, and one that leaves a hole is refused."""
+    for number, value in [(0, "a"), (0, "a"), (1, "b"), (1, "x")]:
+        scene.write(value, operationId="row", operationNumber=str(number))
+    with pytest.raises(SinkError):
+        scene.write("d", operationId="row", operationNumber="3")
+    assert scene.values() == ["a", "b"]
+
+
 def test_an_operation_is_written_once(scene):
     """Repeated under its name it is skipped; another name, and another topic under the same name, are other operations."""
     for _ in range(2):

@@ -13,6 +13,8 @@ makes a new writer for each: all they share is what the tasks return.
     acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
     operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
                        write is a transaction (all or nothing) that is written again when it is repeated
+    operationNumber    of one in a row of batch writes under one operationId, 0 first: what `foreachBatch` numbers. One that
+                       is repeated is skipped, one that leaves a hole is refused, and there is one marker for all
     spoolAbove         a task with more bytes than this hands them to the driver in a file (1 MiB)
     spoolPath          where such files are: a directory that all machines see, or a URI of an object store
 """
@@ -61,6 +63,7 @@ WRITE_OPTIONS = (
     "delivery",
     "acceptCheckpoint",
     "operationId",
+    "operationNumber",
     "spoolAbove",
     "spoolPath",
     # Spark's own, which come along.
@@ -113,6 +116,7 @@ class Writing:
     sink: Sink
     exactly_once: bool
     operation_id: str | None
+    operation_number: int
     codec: int
     level: int | None
     batch_bytes: int
@@ -140,6 +144,7 @@ class Writing:
             ),
             exactly_once=exactly_once,
             operation_id=text.get("operationId") or None,
+            operation_number=text.number("operationNumber", 0, least=0) or 0,
             codec=codec,
             level=level,
             batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
@@ -338,7 +343,7 @@ class BatchWriter(DataSourceArrowWriter):
         elif operation is None:
             _send(self.writing, made, lambda cluster, batches, size: commit_whole(cluster, sink, batches, size))
         else:
-            step = Step(operation, 0)
+            step = Step(operation, self.writing.operation_number)
             _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
         self.spool.clear()
 

@@ -67,8 +67,11 @@ def _topic(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
 
 
 def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    """Micro-batches under their numbers: one that is repeated after a failure is skipped."""
+    once = options["delivery"] == "exactly-once"
+
     def write(batch: DataFrame, number: int) -> None:
-        named = {"operationId": f"{options['sinkId']}-{number}"} if options["delivery"] == "exactly-once" else {}
+        named = {"operationId": "micro-batches", "operationNumber": str(number)} if once else {}
         batch.write.format("ottla").options(**options, **named).mode("append").save()
 
     return write
