@@ -1,0 +1,103 @@
+"""`ottla pipeline` as far as it goes without Spark: what it writes, what it refuses, and what it says is missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ottla.cli.main import main
+from ottla.pipeline import needs
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["pipeline", "init"]) == 0
+    assert "ottla pipeline check pipeline.yml" in capsys.readouterr().out
+    return tmp_path / "pipeline.yml"
+
+
+def said(capsys) -> str:
+    return capsys.readouterr().err
+
+
+def test_init_writes_an_example_and_nothing_over_another(file, capsys):
+    assert main(["pipeline", "init"]) == 2
+    assert "is there already: name another file, or write over it with --force" in said(capsys)
+    assert main(["pipeline", "init", "--force"]) == 0
+
+
+def test_mistakes_have_a_line_and_an_advice(file, capsys):
+    """CLI-09: all of them at once, in the order of the file."""
+    file.write_text(file.read_text().replace("trigger:", "triger:").replace("mode: update", "mode: updat"))
+    for action in (["run"], ["check"], ["status"], ["stop"]):
+        assert main(["pipeline", *action, "pipeline.yml"]) == 2
+        first, second = said(capsys).strip().splitlines()
+        assert first == "ottla: pipeline.yml:12: a pipeline has no 'triger': did you mean 'trigger'?"
+        assert second == "pipeline.yml:64: 'mode' cannot be 'updat': did you mean 'update'?"
+
+
+def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["pipeline", "run", "other.yml"]) == 2
+    assert "there is no file other.yml: `ottla pipeline init other.yml` writes an example" in said(capsys)
+
+
+def test_status_and_stop_of_one_that_does_not_run(file, capsys):
+    assert main(["pipeline", "status", "pipeline.yml"]) == 0
+    assert capsys.readouterr().out == "it has not run yet\n"
+    assert main(["pipeline", "stop", "pipeline.yml"]) == 0
+    assert capsys.readouterr().out == "it does not run\n"
+
+
+def test_status_of_one_that_ran(file, capsys):
+    from ottla.pipeline.files import status
+
+    query = {
+        "name": "page-views.counts",
+        "into": "topic x",
+        "state": "running",
+        "batch": 3,
+        "rows": 10,
+        "rows_per_second": 2.5,
+        "lag": None,
+        "batch_seconds": 0.5,
+        "restarts": 1,
+        "error": "broker gone",
+    }
+    directory = file.parent / ".ottla" / "page-views"
+    directory.mkdir(parents=True)
+    status.write(directory, {"name": "page-views", "at": 1_700_000_000, "queries": [query]})
+    assert main(["pipeline", "status", "pipeline.yml"]) == 0
+    out = capsys.readouterr().out
+    assert "page-views does not run; it did until" in out
+    assert "stopped" in out and "page-views.counts: broker gone" in out
+    assert main(["pipeline", "status", "pipeline.yml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["running"] is False
+
+
+def test_without_the_extra_it_says_what_to_install(file, monkeypatch, capsys):
+    monkeypatch.setattr(needs, "_is_there", lambda name: name != "pyspark")
+    assert main(["pipeline", "run", "pipeline.yml"]) == 2
+    assert "this needs pyspark, which is not installed: pip install 'ottla[spark]'" in said(capsys)
+
+
+def test_without_java_it_says_so(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["pipeline", "run", "pipeline.yml"]) == 2
+    assert "Spark needs Java 17 or later, and there is none" in said(capsys)
+
+
+def test_export_writes_a_declarative_pipeline_and_refuses_what_it_cannot_say(file, tmp_path, capsys):
+    assert main(["pipeline", "export", "pipeline.yml", "out"]) == 2
+    assert "pipeline.yml:59: sink 'counts' has no counterpart: its flows only append" in said(capsys)
+    file.write_text(file.read_text().replace("mode: update", "mode: append"))
+    assert main(["pipeline", "export", "pipeline.yml", "out"]) == 0
+    code = (tmp_path / "out" / "transformations" / "page_views.py").read_text()
+    compile(code, "page_views.py", "exec")
+    assert "FROM STREAM(views) v LEFT JOIN users u" in code, "a table is read as a whole"
+    assert "quarantine_views" in code and "dp.create_sink('counts'" in code
+    assert "storage: file://" in (tmp_path / "out" / "spark-pipeline.yml").read_text()
+    assert "sink 'archive' becomes a table of that name" in said(capsys)
