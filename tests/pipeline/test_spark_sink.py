@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from ottla.client.admin import Admin
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.consumer import Consumed, Consumer
 from ottla.client.partitioning import by_key
+from pipeline.copies import Copy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -220,6 +222,29 @@ def test_a_commit_that_fails_before_or_after_it_took_effect(spark, topics, tmp_p
     assert not list(failures.iterdir())
 
 
+@pytest.mark.timeout(600)
+def test_a_driver_that_is_killed(spark, topics, tmp_path):
+    """A task of it fails once and is repeated; then it dies while it writes, and this Spark goes on from its checkpoint.
+
+    Files that it left in the spool are gone after the next commit.
+    """
+    copy = Copy(topics.address, tmp_path)
+    copy.fill(20_000)
+    copy.start(2000, "1")
+    try:
+        assert copy.wait_for("started"), copy.log_tail()
+        while not copy.written():
+            assert copy.driver.poll() is None, copy.log_tail()
+            time.sleep(0.05)
+    finally:
+        assert copy.kill()
+    assert (tmp_path / "failed").exists()
+    options = {**topics.options, "topic": copy.target, "spoolPath": str(tmp_path / "spool")}
+    run_stream(stream(spark, topics, copy.source, 20_000), tmp_path / "checkpoint", options)
+    assert copy.misfits(20_000) == (0, 0)
+    assert files(tmp_path / "spool") == []
+
+
 @pytest.mark.slow
 def test_the_same_on_apache_kafka(spark, apache, tmp_path):
     topics = Topics(apache.address)
@@ -229,6 +254,7 @@ def test_the_same_on_apache_kafka(spark, apache, tmp_path):
     assert topics.values(target) == expected(1000)
 
 
+@pytest.mark.slow
 def test_complete_mode_appends_as_the_connector_does(spark, topics, tmp_path):
     source, target = fill(spark, topics, 100), topics.new(1)
     counted = (

@@ -1,0 +1,112 @@
+"""A copy from one topic to another, by a driver in a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from harness import die_with_parent
+from ottla.client.admin import Admin
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from ottla.client.consumer import Consumer
+from ottla.client.producer import Producer
+from ottla.pipeline.rows import Encoder, Shape
+
+DRIVER = Path(__file__).with_name("copying.py")
+PARTITIONS = 4
+SECONDS = 300
+
+
+class Copy:
+    """Two topics, and the driver that copies one into the other."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        self.address, self.directory = address, directory
+        self.source, self.target = (f"{name}-{os.getpid()}-{directory.name}" for name in ("source", "target"))
+        self.log = directory / "driver.log"
+        self.driver: subprocess.Popen[str] | None = None
+
+    def fill(self, count: int) -> None:
+        """Numbers, each once."""
+
+        async def main() -> None:
+            async with Cluster(self.address) as cluster:
+                for topic in (self.source, self.target):
+                    await Admin(cluster).create_topic(topic, partitions=PARTITIONS)
+                encoder = Encoder(lambda _: Shape(PARTITIONS, 1 << 20), topic=self.source, now_ms=cluster.now_ms)
+                values = pa.array([b"%d" % number for number in range(count)], pa.binary())
+                async with Producer(cluster) as producer:
+                    for part in (encoder.add(pa.record_batch({"key": values, "value": values})), encoder.finish()):
+                        for made in part:
+                            await producer.post_batch(TopicPartition(made.topic, made.partition), made.data)
+
+        asyncio.run(main())
+
+    def start(self, rows_per_batch: int, *more: str) -> None:
+        arguments = [self.address, self.source, self.target, str(self.directory), str(rows_per_batch), *more]
+        with self.log.open("ab") as log:
+            self.driver = subprocess.Popen(
+                [sys.executable, str(DRIVER), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    def wait_for(self, word: str) -> bool:
+        """Whether it said so before it ended."""
+        assert self.driver is not None and self.driver.stdout is not None
+        return any(line.strip() == word for line in self.driver.stdout)
+
+    def kill(self) -> bool:
+        """Whether it was still at work."""
+        assert self.driver is not None
+        alive = self.driver.poll() is None
+        if alive:
+            os.killpg(self.driver.pid, signal.SIGKILL)
+        self.driver.wait()
+        assert self.driver.stdout is not None
+        self.driver.stdout.close()
+        self.driver = None
+        return alive
+
+    def finish(self) -> None:
+        assert self.wait_for("done"), self.log_tail()
+        assert self.driver is not None
+        assert self.driver.wait(SECONDS) == 0
+        self.kill()
+
+    def written(self) -> int:
+        """Offsets that are taken in the target, by whatever."""
+
+        async def main() -> int:
+            async with Cluster(self.address) as cluster:
+                places = [TopicPartition(self.target, partition) for partition in range(PARTITIONS)]
+                return sum(f.offset for f in (await cluster.list_offsets(dict.fromkeys(places, LATEST))).values())
+
+        return asyncio.run(main())
+
+    def misfits(self, count: int) -> tuple[int, int]:
+        """How many are missing, and how many too many."""
+
+        async def main() -> Counter[int]:
+            async with Cluster(self.address) as cluster:
+                places = [TopicPartition(self.target, partition) for partition in range(PARTITIONS)]
+                ends = await cluster.list_offsets(dict.fromkeys(places, LATEST))
+                limits = {where: found.offset for where, found in ends.items()}
+                consumer = Consumer(cluster, dict.fromkeys(places, EARLIEST), ends=limits, read_committed=True)
+                return Counter([int(record.value or b"-1") async for record in consumer])
+
+        found = asyncio.run(main())
+        return sum(number not in found for number in range(count)), sum(found.values()) - count
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
