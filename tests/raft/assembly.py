@@ -19,6 +19,7 @@ from ottla.raft.quorum import Address, Key, QuorumState, Voter, VoterSet
 from ottla.raft.replica import Ready, Replica, Timing
 from ottla.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from ottla.raft.snapshots import SnapshotId
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.quorum import (
@@ -311,7 +312,23 @@ class Peer:
             feature = ApiVersionsResponse.SupportedFeature(name="kraft.version", min_version=0, max_version=1)
             return ApiVersionsResponse(supported_features=[feature])
         assert isinstance(request, UpdateRaftVoterRequest)
-        return UpdateRaftVoterResponse(error_code=0)
+        return self._serve_update(replica, request)
+
+    def _serve_update(self, replica: Replica, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+        feature, error = request.kraft_version_feature, replica.leader_refusal(request.current_leader_epoch)
+        now = Voter(
+            request.voter_id,
+            request.voter_directory_id,
+            partition.addresses_of(request.listeners),
+            (feature.min_supported_version, feature.max_supported_version),
+        )
+        try:
+            if error is None:
+                replica.update_voter(now, self.house.now_ms)
+        except KafkaError as refusal:
+            error = refusal.error
+        leader = UpdateRaftVoterResponse.CurrentLeader(leader_id=replica.leader_id, leader_epoch=replica.epoch)
+        return UpdateRaftVoterResponse(error_code=(error or Error.NONE).code, current_leader=leader)
 
     def _serve_fetch(self, replica: Replica, request: FetchRequest) -> FetchResponse:
         verdict: Verdict = replica.fetch(request, self.house.now_ms)

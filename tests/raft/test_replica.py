@@ -443,6 +443,44 @@ def test_fixed_voters_of_kraft_version_0() -> None:
         assembly.leader.replica.add_voter(voter(4), assembly.now_ms)  # type: ignore[union-attr]
 
 
+def test_fixed_voters_are_named_by_the_log_from_then_on() -> None:
+    """kraft.version 0 to 1: as soon as each of them has told the leader which directory is its own, and not before. What was
+    known of their progress counts on, and so does what a next leader writes."""
+    assembly, leader = settled(dynamic=False)
+    replica = assembly.replica(leader.id)
+    with pytest.raises(KafkaError, match="not all of the voters support it"):
+        replica.upgrade(1, assembly.now_ms)
+    assembly.run_until(lambda: isinstance(replica.role, Leader) and len(replica.role.told) == 2)
+    change = replica.upgrade(1, assembly.now_ms)
+    leader.step()
+    assert replica.history.kraft_version == 1
+    assert replica.voters == VoterSet((voter(1), voter(2), voter(3)))
+    assembly.run_until(lambda: change.error is not None)
+    assert change.error is Error.NONE
+    assert replica.progress(assembly.now_ms)[1] == {}, "nobody is taken for an observer"
+    leader.crash()
+    assembly.elect()
+    end = assembly.propose("on")
+    leader.start()
+    assembly.run_until(lambda: assembly.everybody_has(end))
+    assert all(assembly.replica(n).voters.voter(n) == voter(n) for n in (1, 2, 3))
+    with pytest.raises(KafkaError):
+        assembly.replica(others(assembly, assembly.leader)[0].id).upgrade(1, assembly.now_ms)
+
+
+def test_who_is_no_fixed_voter_or_speaks_only_the_old_version_is_not_let_loose() -> None:
+    assembly, leader = settled(dynamic=False)
+    replica = assembly.replica(leader.id)
+    with pytest.raises(KafkaError) as refused:
+        replica.update_voter(voter(4), assembly.now_ms)
+    assert refused.value.error is Error.VOTER_NOT_FOUND
+    assembly.run_until(lambda: isinstance(replica.role, Leader) and len(replica.role.told) == 2)
+    old = others(assembly, leader)[0].id
+    replica.update_voter(voter(old)._replace(versions=(0, 0)), assembly.now_ms)
+    with pytest.raises(KafkaError, match="not all of the voters support it"):
+        replica.upgrade(1, assembly.now_ms)
+
+
 def test_a_request_for_the_leader_of_another_epoch_is_refused() -> None:
     assembly, leader = settled()
     replica, follower = assembly.replica(leader.id), assembly.replica(others(assembly, leader)[0].id)

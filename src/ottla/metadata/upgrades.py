@@ -2,7 +2,7 @@
 
 All changes of one request are made, or none. A level may rise as far as every registered node can follow; it falls only if
 whoever asks says that this is meant. `metadata.version` falls only over levels that brought no new records: others could
-not be read back. `kraft.version` is told by the control records of the quorum itself and stays as the log was begun.
+not be read back. `kraft.version` is told by the control records of the quorum itself, which writes them; it only rises.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ def _check(image: Image, node_id: int, name: str, update: Update) -> None:
         _check_fall(now, level, kind)
     if name == KRAFT_VERSION and level < now:
         raise _invalid(name, level, "Can't downgrade the version of this feature.")
-    if name == KRAFT_VERSION and level > now:
-        raise _invalid(name, level, "A quorum that was begun with fixed voters keeps them.")
 
 
 def _level_now(image: Image, name: str) -> int:

@@ -14,6 +14,7 @@ from ottla.raft.member import Lost, Member, SnapshotPart
 from ottla.raft.quorum import SUPPORTED_KRAFT_VERSIONS
 from ottla.raft.roles import Follower
 from ottla.raft.snapshots import SnapshotId
+from ottla.wire.errors import Error
 from ottla.wire.messages.membership import AddRaftVoterRequest, RemoveRaftVoterRequest
 from ottla.wire.messages.quorum import UpdateRaftVoterRequest
 from ottla.wire.schema import Message
@@ -42,7 +43,7 @@ def poll_follower(member: Member, role: Follower, now_ms: float) -> float:
 def _request(member: Member, role: Follower, leader: Destination, now_ms: float) -> Message:
     if now_ms >= role.update_ms and member.connections.free_ms(leader.id, now_ms) <= now_ms:
         role.update_ms = now_ms + member.timing.fetch_timeout_ms
-        if _is_listed_elsewhere(member):
+        if _has_to_tell(member, role):
             return _update(member)
         if member.joins and not member.is_voter and member.history.kraft_version >= 1:
             return _join(member)
@@ -54,10 +55,18 @@ def _request(member: Member, role: Follower, leader: Destination, now_ms: float)
     )
 
 
-def _is_listed_elsewhere(member: Member) -> bool:
+def _has_to_tell(member: Member, role: Follower) -> bool:
+    """Whether we vote, and the leader may not know where we listen or which directory is ours."""
     written = member.voters.voter_of(member.key)
-    is_dynamic = member.history.kraft_version >= 1
-    return is_dynamic and written is not None and leading.needs_update(written, member.me)
+    if written is None or member.history.kraft_version == 0:
+        return written is not None and not role.has_told
+    return leading.needs_update(written, member.me)
+
+
+def told(member: Member, error: Error) -> None:
+    """The leader has heard it; one that does not want to hear it of fixed voters never will."""
+    if isinstance(member.role, Follower) and error in (Error.NONE, Error.UNSUPPORTED_VERSION):
+        member.role.has_told = True
 
 
 def _update(member: Member) -> UpdateRaftVoterRequest:

@@ -3,6 +3,9 @@
 A set of voters counts from the moment its record is in the log, and is agreed on by its own majority. Two sets that
 differ by one voter have a voter in common in any two majorities; so a change waits until the one before is committed,
 and until the leader has committed anything at all in its epoch.
+
+Fixed voters (kraft.version 0) are named by the settings of each node. They become such that can change by two records, one
+with the new version and one that names the same voters with their directories, which they have told the leader.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from ottla.raft.roles import Change, Leader
 from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.quorum import KRaftVersionRecord
 from ottla.wire.schema import ZERO_UUID
 
 FEATURE = "kraft.version"
@@ -141,7 +145,12 @@ def remove(member: Member, key: Key, now_ms: float) -> Change:
 
 
 def update(member: Member, now: Voter, now_ms: float) -> None:
-    """A voter listens elsewhere. Nobody waits for the commit."""
+    """A voter listens elsewhere. Nobody waits for the commit. Of fixed voters it is only remembered, until `upgrade`."""
+    if isinstance(member.role, Leader) and member.history.kraft_version == 0:
+        if now.id not in member.voters.ids:
+            raise KafkaError(Error.VOTER_NOT_FOUND)
+        member.role.told[now.id] = now
+        return
     _leading(member, "updating", now_ms)
     low, high = now.versions
     if not low <= member.history.kraft_version <= high:
@@ -151,3 +160,32 @@ def update(member: Member, now: Voter, now_ms: float) -> None:
         raise KafkaError(Error.VOTER_NOT_FOUND)
     if needs_update(written, now):
         member.ready.notes.append(member.voters.with_voter(now).to_record())
+
+
+def named_voters(member: Member, level: int) -> VoterSet:
+    """The fixed voters with all that a log has to say of them. INVALID_UPDATE_VERSION while they have not told everything."""
+    role = member.role
+    if not isinstance(role, Leader):
+        raise KafkaError(Error.NOT_CONTROLLER)
+    told = {**role.told, member.me.id: member.me}
+    voters = [told.get(voter.id, voter) for voter in member.voters.voters]
+    if any(voter.directory == ZERO_UUID or not voter.versions[0] <= level <= voter.versions[1] for voter in voters):
+        why = f"Invalid upgrade of {FEATURE} to KRAFT_VERSION_{level} because not all of the voters support it"
+        raise KafkaError(Error.INVALID_UPDATE_VERSION, why)
+    return VoterSet(tuple(voters))
+
+
+def upgrade(member: Member, level: int, now_ms: float) -> Change:
+    """From now on the log says who votes: the same as before."""
+    role, voters = member.role, named_voters(member, level)
+    assert isinstance(role, Leader)
+    if role.watermark < 0 or role.change is not None:
+        raise KafkaError(
+            Error.REQUEST_TIMED_OUT, f"{FEATURE} cannot be changed before what came before it is committed"
+        )
+    member.ready.notes.append(KRaftVersionRecord(kraft_version=level))
+    role.change = Change(now_ms + member.timing.request_timeout_ms, member.key)
+    _write(member, role.change, voters)
+    known = {voter.id: voter.key for voter in voters.voters}
+    role.replicas = {known.get(key.id, key): progress for key, progress in role.replicas.items()}
+    return role.change

@@ -268,6 +268,12 @@ class Replica:
     def update_voter(self, now: Voter, now_ms: float) -> None:
         reconfiguring.update(self.member, now, now_ms)
 
+    def check_upgrade(self, level: int) -> None:
+        reconfiguring.named_voters(self.member, level)
+
+    def upgrade(self, level: int, now_ms: float) -> Change:
+        return reconfiguring.upgrade(self.member, level, now_ms)
+
     def progress(self, now_ms: float) -> tuple[dict[Key, Progress], dict[Key, Progress]]:
         """How far voters and observers are, as the leader knows it."""
         member, role = self.member, self.member.role
@@ -293,7 +299,9 @@ class Replica:
             return reconfiguring.added(member, send.destination.id, response, now_ms)
         if isinstance(response, UpdateRaftVoterResponse):
             leader = response.current_leader
-            self._news(error_of(response.error_code), leader.leader_id, leader.leader_epoch, (), now_ms)
+            error = error_of(response.error_code)
+            if self._news(error, leader.leader_id, leader.leader_epoch, (), now_ms):
+                following.told(member, error)
             return True
         if isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse):
             return True  # whether it worked, the log will tell; if not, it is asked again

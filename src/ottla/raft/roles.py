@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ottla.raft.connections import NEVER
-from ottla.raft.quorum import NOBODY, Address, Key
+from ottla.raft.quorum import NOBODY, Address, Key, Voter
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire.errors import Error
 from ottla.wire.schema import ZERO_UUID
@@ -84,8 +84,9 @@ class Follower:
     voted: Key | None = None
     # Whether this leader has answered: then no other needs our pre-vote.
     has_fetched: bool = False
-    # When to tell the leader, once more, where we listen.
+    # When to tell the leader, once more, where we listen; and whether it knows, where no log does (kraft.version 0).
     update_ms: float = 0
+    has_told: bool = False
     # The snapshot being copied, and how much of it we have.
     snapshot: SnapshotId | None = None
     snapshot_bytes: int = 0
@@ -148,6 +149,8 @@ class Leader:
     replicas: dict[Key, Progress] = field(default_factory=dict)
     fetched: set[int] = field(default_factory=set)
     change: Change | None = None
+    # What fixed voters have told of themselves, by their ids: so they can be named when the log is to name them.
+    told: dict[int, Voter] = field(default_factory=dict)
     voted: None = None
     deadline_ms: float = NEVER
 

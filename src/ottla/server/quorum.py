@@ -26,7 +26,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig
@@ -172,6 +172,20 @@ class Quorum:
         else:
             self._take_committed()
         return answer
+
+    async def upgrade(self, kraft_version: int) -> None:
+        """From now on the log says who votes. The quorum writes that down itself; the picture only shows the version."""
+        self.check_leads()
+        if kraft_version <= self.written.kraft_version:
+            return  # somebody was faster
+        self.consensus.replica.upgrade(kraft_version, self.consensus.now_ms())
+        self.consensus.step()
+        self.written = replace(self.written, kraft_version=kraft_version, offset=self.store.end_offset - 1)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        step = self.written, Delta()
+        self._waiting.append(Waiting(self.store.end_offset, [step], answer=answer, when_shown=True))
+        self._take_committed()
+        await answer
 
     def _append(self, records: list[Versioned]) -> list[Step]:
         """Elections may need more records than a batch holds; nothing else does."""

@@ -7,6 +7,7 @@ feature (KIP-1022). All are changed or none. What is finalised is told by ApiVer
 from __future__ import annotations
 
 from ottla.metadata import controller
+from ottla.metadata.features import KRAFT_VERSION
 from ottla.metadata.upgrades import SAFE_DOWNGRADE, UPGRADE, Update
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
@@ -18,10 +19,17 @@ from ottla.wire.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesRes
 async def update_features(request: UpdateFeaturesRequest, ctx: Context) -> UpdateFeaturesResponse:
     updates = {asked.feature: _update(asked, ctx.version) for asked in request.feature_updates}
     active, me, only_try = ctx.node.controller, ctx.node.config.node_id, request.validate_only
+    quorum, wanted = ctx.node.quorum, updates.get(KRAFT_VERSION)
     try:
+        controller.update_features(active.written, me, updates, active.rules, validate_only=True)
+        rises = wanted is not None and wanted.level > active.written.kraft_version
+        if wanted is not None and rises:
+            quorum.consensus.replica.check_upgrade(wanted.level)
         await active.propose(
             lambda image: controller.update_features(image, me, updates, active.rules, validate_only=only_try)
         )
+        if wanted is not None and rises and not only_try:
+            await quorum.upgrade(wanted.level)
     except KafkaError as error:
         if error.error is not Error.INVALID_UPDATE_VERSION:
             raise
