@@ -113,6 +113,15 @@ def test_a_uri_is_a_place_too(tmp_path):
     assert files(tmp_path) == []
 
 
+def test_a_place_that_cannot_be_used_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for root in ("nonsense://x", str(tmp_path / "file")):
+        with pytest.raises(SpoolError, match=r"spoolPath .* cannot be used"):
+            Spool.prepare(root, SINK)
+    monkeypatch.chdir(tmp_path)
+    assert Spool.prepare("here", SINK).root == str(tmp_path / "here")
+
+
 def test_without_a_place_it_is_one_that_only_we_can_read(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     spool = Spool.prepare(None, SINK)

@@ -3,7 +3,7 @@
 The columns are those that Spark's Kafka sink takes: `value`, and where they are there `key`, `headers`, `topic` and
 `partition`; and `timestamp`, which ours takes too. A row goes to the partition that its column names; else where murmur2
 of its key sends it, bit for bit as Java's client; else it is *spread*: rows without a key fill a batch for one partition
-and then move on to the next, each task from another start.
+and then move on to the next, each task from a start of its own.
 
 All numbers of a record (see `wire/records.py`) are computed as arrays, their varints scattered into one buffer, and Arrow
 joins them with keys and values: what comes out is, in one piece, the records as they stand on the wire. A loop runs only

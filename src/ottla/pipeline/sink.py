@@ -21,6 +21,7 @@ makes a new writer for each: all they share is what the tasks return.
 
 from __future__ import annotations
 
+import random
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -252,7 +253,7 @@ def encode(writing: Writing, spool: Spool, rows: Iterator[pa.RecordBatch]) -> Me
             codec=writing.codec,
             level=writing.level,
             batch_bytes=writing.batch_bytes,
-            start=0 if context is None else context.partitionId(),
+            start=random.randrange(1 << 16),
         )
         for part in rows:
             for made in encoder.add(part):
@@ -355,16 +356,9 @@ def _send(
     writing: Writing, made: Sequence[Message], delivery: Callable[[Cluster, Batches, int], Coroutine[Any, Any, object]]
 ) -> None:
     """Hand everything that the tasks have made to `delivery`."""
-    topics = dict.fromkeys(entry.topic for message in made for entry in message.parcel.entries)
     total_bytes = sum(message.parcel.size for message in made)
-
-    async def work(cluster: Cluster) -> None:
-        for topic in topics:
-            await cluster.partition_count(topic)
-        await delivery(cluster, _batches(made), total_bytes)
-
     with writing.connect.broker() as broker:
-        broker.run(work(broker.cluster))
+        broker.run(delivery(broker.cluster, _batches(made), total_bytes))
 
 
 def _batches(made: Iterable[Message]) -> Batches:

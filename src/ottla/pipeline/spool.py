@@ -10,7 +10,7 @@ The driver makes `<write>`, under a name that nobody else has, before any task r
 driver and it see the same disk; one that does not is on another machine, and must be given a place that both can reach.
 When the driver has committed, which only the rightful one can, it removes `<sink>` with all in it: also what dead drivers
 have left. When it gives up, it removes its own `<write>`. What nobody comes back for is swept away by the next driver that
-spools to the same place, when it is a day old.
+spools to the same directory, when it is a day old; in a store far away that is left to the store's own rules.
 """
 
 from __future__ import annotations
@@ -70,11 +70,15 @@ class Spool(NamedTuple):
     @classmethod
     def prepare(cls, root: str | None, sink: str) -> Spool:
         """On the driver, before tasks run."""
-        spool = cls(root or _own_directory(), _file_name(sink), uuid.uuid4().hex)
-        place, path = spool._open()
-        place.create_dir(f"{path}/{spool.write}", recursive=True)
-        with contextlib.suppress(OSError):
-            spool._sweep()
+        given = root if root is None or "://" in root else os.path.abspath(root)
+        spool = cls(given or _own_directory(), _file_name(sink), uuid.uuid4().hex)
+        try:
+            place, path = spool._open()
+            if isinstance(place, fs.LocalFileSystem):  # stores have no directories, and each question costs
+                place.create_dir(f"{path}/{spool.write}", recursive=True)
+                spool._sweep()
+        except (OSError, ValueError) as error:
+            raise SpoolError(f"spoolPath {root!r} cannot be used: {error}") from error
         return spool
 
     def reachable(self) -> bool:
@@ -134,7 +138,8 @@ class Spool(NamedTuple):
             if found.type == fs.FileType.Directory and found.mtime is not None:
                 age_s = wall_clock_ms() / 1000 - found.mtime.timestamp()
                 if age_s > LEFT_OVER_SECONDS and found.base_name != self.sink:
-                    place.delete_dir(found.path)
+                    with contextlib.suppress(OSError):  # another has swept it
+                        place.delete_dir(found.path)
 
     def _open(self) -> tuple[fs.FileSystem, str]:
         place, path = fs.FileSystem.from_uri(self.root)
