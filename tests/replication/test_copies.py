@@ -291,8 +291,8 @@ async def test_consumers_read_in_their_own_rack() -> None:
     await cluster.brokers[1].write(b"v")
     await until(lambda: cluster.brokers[2].partition.high_watermark.value == 1)
 
-    async def fetched(broker: int, rack: str, version: int = 18) -> Any:
-        part = FetchRequest.Topic.Partition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    async def fetched(broker: int, rack: str, version: int = 18, offset: int = 0) -> Any:
+        part = FetchRequest.Topic.Partition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
         topics = [FetchRequest.Topic(topic=TOPIC, topic_id=cluster.image.topic(TOPIC).id, partitions=[part])]  # type: ignore[union-attr]
         request = FetchRequest(topics=topics, max_bytes=1000, rack_id=rack, session_epoch=-1)
         return told(await cluster.brokers[broker].answer(request, version))
@@ -303,6 +303,9 @@ async def test_consumers_read_in_their_own_rack() -> None:
     there = await fetched(2, "b")
     assert (there.error_code, there.high_watermark) == (0, 1) and there.records
     assert (await fetched(2, "", version=10)).error_code == Error.NOT_LEADER_OR_FOLLOWER.code
+    # Only the leader knows where the log ends. Who was sent here goes back to it; who takes us for it would begin anew.
+    assert (await fetched(2, "b", offset=9)).error_code == Error.OFFSET_OUT_OF_RANGE.code
+    assert (await fetched(2, "", offset=9)).error_code == Error.NOT_LEADER_OR_FOLLOWER.code
 
 
 @played

@@ -30,6 +30,8 @@ PAUSE_SECONDS_MAX = 1.0
 LATEST = -1
 EARLIEST = -2
 
+UNKNOWN_EPOCH = -1
+
 
 class Unreachable(ConnectionError):
     """None of the addresses we were given has a broker behind it."""
@@ -251,6 +253,12 @@ class Cluster:
         connection = None if address is None else self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
+    def epoch_at_hand(self, where: TopicPartition) -> int:
+        """The epoch of the leader that is known, to be said to whoever is asked: one that leads no more, or that follows
+        another and has less, must not be taken for it."""
+        leader = self._leaders.get(where)
+        return UNKNOWN_EPOCH if leader is None else leader.epoch
+
     async def by_leader(self, wanted: Mapping[TopicPartition, V]) -> dict[Connection, dict[TopicPartition, V]]:
         """The same, sorted by who has to be asked."""
         parts: dict[Connection, dict[TopicPartition, V]] = {}
@@ -268,7 +276,7 @@ class Cluster:
         async def ask_for_the_rest() -> None:
             rest = {where: timestamp for where, timestamp in wanted.items() if where not in found}
             for connection, part in (await self.by_leader(rest)).items():
-                response: ListOffsetsResponse = await connection.request(_offsets_request(part, read_committed))
+                response: ListOffsetsResponse = await connection.request(self._offsets_request(part, read_committed))
                 for topic in response.topics:
                     for partition in topic.partitions:
                         if partition.error_code:
@@ -280,6 +288,27 @@ class Cluster:
         await self.retrying(ask_for_the_rest)
         return found
 
+    def _offsets_request(self, part: Mapping[TopicPartition, int], read_committed: bool) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            timeout_ms=30000,
+            topics=[
+                ListOffsetsRequest.Topic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.Topic.Partition(
+                            partition_index=where.partition,
+                            current_leader_epoch=self.epoch_at_hand(where),
+                            timestamp=timestamp,
+                        )
+                        for where, timestamp in partitions.items()
+                    ],
+                )
+                for topic, partitions in by_topic(part).items()
+            ],
+        )
+
 
 class NoTopic(KafkaError):
     """Not retriable: nobody is about to make it."""
@@ -287,24 +316,6 @@ class NoTopic(KafkaError):
     def __init__(self, topic: str) -> None:
         super().__init__(Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}")
         self.topic = topic
-
-
-def _offsets_request(part: Mapping[TopicPartition, int], read_committed: bool) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=int(read_committed),
-        timeout_ms=30000,
-        topics=[
-            ListOffsetsRequest.Topic(
-                name=topic,
-                partitions=[
-                    ListOffsetsRequest.Topic.Partition(partition_index=where.partition, timestamp=timestamp)
-                    for where, timestamp in partitions.items()
-                ],
-            )
-            for topic, partitions in by_topic(part).items()
-        ],
-    )
 
 
 def by_topic(parts: Mapping[TopicPartition, V]) -> dict[str, dict[TopicPartition, V]]:

@@ -40,7 +40,10 @@ def fetch_request(cluster: Cluster, part: Mapping[TopicPartition, int], terms: T
                 topic_id=cluster.topic_id(topic),
                 partitions=[
                     FetchRequest.Topic.Partition(
-                        partition=where.partition, fetch_offset=at, partition_max_bytes=terms.partition_bytes_max
+                        partition=where.partition,
+                        current_leader_epoch=cluster.epoch_at_hand(where),
+                        fetch_offset=at,
+                        partition_max_bytes=terms.partition_bytes_max,
                     )
                     for where, at in partitions.items()
                 ],

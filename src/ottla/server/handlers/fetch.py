@@ -12,7 +12,8 @@ consumer of a deleted topic would otherwise ask without pause.
 A follower reads up to the end of the log, and says with its fetch that it has everything below (`replication/leadership`). It
 waits for the log's end, and for a moment only where the watermark is above the one it knows.
 
-A consumer may be sent to a replica in its own rack (KIP-392), and reads there up to the watermark that replica knows.
+A consumer may be sent to a replica in its own rack (KIP-392), and reads there up to the watermark that replica knows. One that
+names no rack may read there too, but is not told that the log ends where this replica does.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Reading:
         "may_ask_followers",
         "min_bytes",
         "missed",
+        "names_rack",
         "plan",
         "rack",
         "replicas",
@@ -129,8 +131,8 @@ class Reading:
         # Partitions that were not here when the request came; they may be when it is read again.
         self.missed: frozenset[Key] = frozenset()
         self.may_ask_followers = self.follower_id < 0 and ctx.version >= FROM_FOLLOWERS_SINCE
-        self.rack = ""
-        if request.rack_id and self.may_ask_followers and ctx.node.config["replica.selector.class"] == RACK_AWARE:
+        self.names_rack, self.rack = bool(request.rack_id), ""
+        if self.names_rack and self.may_ask_followers and ctx.node.config["replica.selector.class"] == RACK_AWARE:
             self.rack = request.rack_id
         self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
         self.min_bytes = min(request.min_bytes, self.bytes_max)
@@ -206,6 +208,9 @@ class Reading:
         limit = self._limit(wanted)
         if self.follower_id >= 0 and self._is_held_back(partition):
             limit, first = 0, False
+        if wanted.offset > log.end_offset and not self.names_rack:
+            # Nobody sent it here as to the closest replica: it takes us for the leader, and our end for that of the log.
+            partition.check_leader(wanted.current_leader_epoch)
         located = log.locate(wanted.offset, limit, self.bound(partition), first, False)
         if self.follower_id >= 0 and partition.leadership is not None and self._is_first_look(wanted):
             partition.leadership.has_fetched(self.follower_id, wanted.offset, wanted.start, self.life)
