@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ottla.pipeline import needs
+from ottla.pipeline import interpreter, needs
 from ottla.pipeline.session import ROCKSDB, settings_of
 
 
@@ -65,3 +67,19 @@ def test_a_module_that_is_not_installed():
         needs.Missing, match=r"needs no_such.module, which is not installed: pip install 'ottla\[spark\]'"
     ):
         needs.modules({"numpy": "spark", "no_such.module": "spark"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10.9.9-src.zip:/mine:/other", "/mine:/other"),
+        ("/mine:/s/python/lib/pyspark.zip", "/mine"),
+        ("", ""),
+    ],
+)
+def test_workers_do_not_import_spark_from_an_archive(before, after):
+    """An entry that stays empty would mean the current directory."""
+    code = "import os, sys; print(os.environ['PYTHONPATH'] + '|' + sys.executable + '|' + sys.argv[1])"
+    command = [interpreter.for_workers(), "-c", code, "a b"]
+    told = subprocess.run(command, env={**os.environ, "PYTHONPATH": before}, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == f"{after}|{sys.executable}|a b"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from ottla.pipeline import needs
+from ottla.pipeline import interpreter, needs
 
 LOCAL = "local[*]"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -59,9 +59,10 @@ def session(
     needs.check(remote=remote is not None)
     # It writes every exception that PySpark raises to standard error, as if nobody caught any.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
         return _connected(remote, SQL_SETTINGS | given)
+    is_here = (master or LOCAL).startswith("local")
+    os.environ.setdefault("PYSPARK_PYTHON", interpreter.for_workers() if is_here else sys.executable)
     settings = settings_of(master or LOCAL, given, log_level)
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     for key, value in settings.items():
