@@ -66,6 +66,9 @@ class Copy:
         assert self.driver is not None and self.driver.stdout is not None
         return any(line.strip() == word for line in self.driver.stdout)
 
+    def running(self) -> bool:
+        return self.driver is not None and self.driver.poll() is None
+
     def kill(self) -> bool:
         """Whether it was still at work."""
         assert self.driver is not None

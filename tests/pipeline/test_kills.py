@@ -39,9 +39,14 @@ def test_many_kills(long_copy):
     long_copy.fill(ROWS)
     done = 0
     while done < kills:
+        before = long_copy.written()
         long_copy.start(ROWS // 400)
         started = long_copy.wait_for("started")
-        time.sleep(rng.uniform(0, 6))
+        # One in four dies whenever it may be, the others at work: while they write, or between two writes.
+        if rng.random() < 0.75:
+            while long_copy.running() and long_copy.written() == before:
+                time.sleep(0.02)
+        time.sleep(rng.uniform(0, 4))
         if not long_copy.kill():
             assert started, long_copy.log_tail()
             break  # all is copied
