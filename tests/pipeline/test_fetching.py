@@ -205,5 +205,6 @@ def test_queries_plan_the_same_on_any_broker(topics: Topics) -> None:
     assert sum(batch.num_rows for piece in pieces for batch in reader.read(piece)) == 4
     reader.commit(end)
     reader.stop()
-    found = topics.door.run(commits.fetch(Coordinator(topics.door.cluster, end["@group"])))
+    coordinator = Coordinator(topics.door.cluster, end["@group"])
+    found = topics.door.run(topics.door.cluster.retrying(lambda: commits.fetch(coordinator)))
     assert {where.partition: what.offset for where, what in found.items()} == {0: 2, 1: 2}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -423,7 +425,8 @@ def test_a_group_of_ones_own_choice(topics: Topics) -> None:
 
 
 def committed(topics: Topics, group: str) -> dict[TopicPartition, int]:
-    found = topics.door.run(commits.fetch(Coordinator(topics.door.cluster, group)))
+    coordinator = Coordinator(topics.door.cluster, group)
+    found = topics.door.run(topics.door.cluster.retrying(lambda: commits.fetch(coordinator)))
     return {where: what.offset for where, what in found.items()}
 
 
@@ -454,3 +457,18 @@ def test_a_range_knows_its_topic(topics: Topics) -> None:
     (piece,) = Reader(Reading.batch(topics.options({"subscribe": name}))).partitions()
     assert isinstance(piece.value, Range)
     assert len(piece.value.topic_id) == 22
+
+
+def test_what_cannot_be_imported_is_told_to_whoever_uses_the_format() -> None:
+    """Spark passes over a module that fails to load, and says that there is no such format."""
+    program = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from pyspark_ottla import DefaultSource\n"
+        "assert DefaultSource.name() == 'ottla'\n"
+        "DefaultSource({}).schema()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert f'format("ottla") cannot be loaded by {sys.executable}' in ended.stderr
+    assert "pip install 'ottla[spark]'" in ended.stderr
+    assert "PYSPARK_PYTHON" in ended.stderr

@@ -138,7 +138,8 @@ def test_a_stream_in_two_runs(spark: SparkSession, topics: Topics, tmp_path: Pat
     assert second.offsets() == [(2, 0), (2, 1), (2, 2)]
     last = json.loads(next(p for p in reversed(query.recentProgress) if p.numInputRows).sources[0].endOffset)
     assert last["@group"].startswith("lag-stream-")
-    found = topics.door.run(commits.fetch(Coordinator(topics.door.cluster, last["@group"])))
+    coordinator = Coordinator(topics.door.cluster, last["@group"])
+    found = topics.door.run(topics.door.cluster.retrying(lambda: commits.fetch(coordinator)))
     assert {where.partition: what.offset for where, what in found.items()} == {0: 20, 1: 20, 2: 3}
 
 

@@ -7,11 +7,12 @@ lives as long as the query and is asked every few hundred milliseconds.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pyarrow as pa
@@ -41,12 +42,14 @@ from ottla.pipeline.columns import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS
 from ottla.pipeline.filters import Narrowing
 from ottla.pipeline.offsets import Finder, Found, Positions, Range, StreamOffset, limited, lost, split
 from ottla.pipeline.options import BadOption, Reading, Text
+from ottla.wire.errors import Error, KafkaError
 
 log = logging.getLogger(__name__)
 
 GROUP_NAME_MAX = 120
-COMMIT_SECONDS = 5.0
+COMMIT_SECONDS = 10.0
 IDLE_SECONDS = 0.5
+COORDINATOR_COMES = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
 class OttlaSource(DataSource):
@@ -149,6 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[Any, Any, list[InputPartition]] | None = None
         self._mirroring: Future[None] | None = None
         self._mirrored: Mapping[TopicPartition, int] = {}
+        self._one_at_a_time = asyncio.Lock()
         self._coordinator: Coordinator | None = None
 
     @property
@@ -293,32 +297,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Mirrors progress into a group, for tools that show lag. Spark's checkpoint is what counts, so nothing waits for
         this, and whatever goes wrong with it is a warning."""
         done = StreamOffset.of(end)
-        under_way = self._mirroring is not None and not self._mirroring.done()
-        if under_way or done.positions == self._mirrored or not (self.reading.group_id or done.group):
+        if done.positions == self._mirrored or not (self.reading.group_id or done.group):
             return
         self._mirrored = done.positions
         self._mirroring = self.broker.start(self._mirror(done))
 
-    def _settle(self, seconds: float) -> None:
-        if self._mirroring is not None:
-            try:
-                self._mirroring.result(seconds)
-            except Exception as error:
-                log.warning("the last progress was not mirrored: %r", error)
+    def _settle(self, seconds: float) -> bool:
+        """Give what is being mirrored some time; whether it got there."""
+        return self._mirroring is None or not wait([self._mirroring], seconds).not_done
 
     async def _mirror(self, done: StreamOffset) -> None:
         group = self.reading.group_id or done.group
+        self._coordinator = self._coordinator or Coordinator(self.broker.cluster, group)
         try:
-            if self._coordinator is None:
-                self._coordinator = Coordinator(self.broker.cluster, group)
-            await commit(self._coordinator, {where: Committed(offset) for where, offset in done.positions.items()})
+            async with self._one_at_a_time:
+                if done.positions == self._mirrored:  # else a newer one waits behind this
+                    await self.broker.cluster.retrying(lambda: self._mirror_once(done), COMMIT_SECONDS)
         except Exception as error:
             log.warning("progress could not be mirrored into group %r: %s", group, error)
+
+    async def _mirror_once(self, done: StreamOffset) -> None:
+        """Only a coordinator that is about to be there is worth waiting for: the next batch tells more."""
+        assert self._coordinator is not None
+        try:
+            await commit(self._coordinator, {where: Committed(offset) for where, offset in done.positions.items()})
+        except (KafkaError, OSError) as error:
+            if isinstance(error, KafkaError) and error.error in COORDINATOR_COMES:
+                raise
+            raise RuntimeError(str(error))
 
     def stop(self) -> None:
         if self._broker is None:
             return
-        self._settle(COMMIT_SECONDS)
+        if not self._settle(COMMIT_SECONDS):
+            log.warning("the last progress was not mirrored: no answer within %g s", COMMIT_SECONDS)
         if self._coordinator is not None:
             self._coordinator.close()
         self._broker.close()
