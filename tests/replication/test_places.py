@@ -181,45 +181,84 @@ def test_a_directory_that_cannot_be_opened_is_left_out() -> None:
     run(7, scene)
 
 
-def test_a_controller_that_is_a_broker_too_leaves_its_failed_directory_to_another_broker() -> None:
-    """It sends no heartbeats, because it is the only voter; the other one only copies."""
+async def pair(loop: SimLoop) -> SimCluster:
+    """The only voter, which is a broker too, and another broker; both have two directories, and copies of one topic."""
+    cluster, names = SimCluster(loop), ("n1", "n2")
+    shared = {"log.dirs": "/data,/two", "controller.quorum.voters": "1@n1:9093"}
+    cluster.form(names, {"offsets.topic.num.partitions": "1", **shared})
+    only_broker = {"process.roles": "broker", "listeners": "PLAINTEXT://n2:9092"}
+    cluster.machines["n2"].settings = {**cluster.machines["n2"].settings, **only_broker}
+    for name in names:
+        cluster.boot(name)
+    await until(lambda: all(cluster.machines[name].is_ready for name in names))
+    await cluster.client("client", make_topic(cluster, loop))
+    await until(lambda: all(len(node_of(cluster, name).replicas.all()) == PARTITIONS for name in names))
+    return cluster
+
+
+def node_of(cluster: SimCluster, name: str) -> Node:
+    node = cluster.machines[name].node
+    assert node is not None
+    return node
+
+
+def held_in(node: Node, path: str) -> list[int]:
+    return [p.index for p in node.replicas.all() if node.directories.home_of(p.log).path == path]
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"])
+def test_a_failed_directory_is_left_to_another_broker(name: str) -> None:
+    """KIP-858: told by a heartbeat, or written down by the only voter, which sends none."""
 
     async def scene(loop: SimLoop) -> None:
-        cluster = SimCluster(loop)
-        names = ("n1", "n2")
-        shared = {"log.dirs": "/data,/two", "controller.quorum.voters": "1@n1:9093"}
-        cluster.form(names, {"offsets.topic.num.partitions": "1", **shared})
-        cluster.machines["n2"].settings = {
-            **cluster.machines["n2"].settings,
-            "process.roles": "broker",
-            "listeners": "PLAINTEXT://n2:9092",
-        }
-        for name in names:
-            cluster.boot(name)
-        await until(lambda: all(cluster.machines[name].is_ready for name in names))
-        node = cluster.machines["n1"].node
-        assert node is not None
-        await cluster.client("client", make_topic(cluster, loop))
-        await until(lambda: len(node.replicas.all()) == PARTITIONS)
-        hurt = [p.index for p in node.replicas.all() if node.directories.home_of(p.log).path == "/two"]
+        cluster = await pair(loop)
+        node, me = node_of(cluster, name), int(name[1])
+        hurt = held_in(node, "/two")
         assert 0 < len(hurt) < PARTITIONS
         node.directories.suspect("/two", OSError(errno.EIO, "the disk is broken"))
 
         def moved() -> bool:
-            topic = node.quorum.image.topic("t")
+            topic = node_of(cluster, "n1").quorum.image.topic("t")
             assert topic is not None
-            return all(
-                (1 in part.isr) == (index not in hurt) and (part.leader == 2 or index not in hurt)
-                for index, part in topic.partitions.items()
+            parts = topic.partitions.items()
+            return all((me in part.isr) == (index not in hurt) for index, part in parts) and all(
+                part.leader != me for index, part in parts if index in hurt
             )
 
         await until(moved)
-        assert len(node.quorum.image.brokers[1].directories) == 1
+        assert len(node_of(cluster, "n1").quorum.image.brokers[me].directories) == 1
         assert all(node.replicas.why_missing("t", index).error is Error.KAFKA_STORAGE_ERROR for index in hurt)
         await asyncio.sleep(60)
-        assert cluster.is_up("n1"), "the controller knows it, so it need not end"
+        assert cluster.is_up(name), "the controller knows it, so it need not end"
 
     run(8, scene)
+
+
+def test_a_broker_that_can_tell_nobody_of_its_failed_directory_ends() -> None:
+    """`log.dir.failure.timeout.ms`: others go on believing that it leads what it cannot serve."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair(loop)
+        loop.network.part(["n1"], ["n2"])
+        node_of(cluster, "n2").directories.suspect("/two", OSError(errno.EIO, "the disk is broken"))
+        await asyncio.sleep(20)
+        assert cluster.is_up("n2")
+        await asyncio.sleep(20)
+        assert not cluster.is_up("n2")
+        assert "no controller could be told that /two has failed" in str(cluster.machines["n2"].exit)
+
+    run(9, scene)
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"])
+def test_a_node_whose_metadata_directory_fails_ends(name: str) -> None:
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair(loop)
+        node_of(cluster, name).directories.suspect("/data", OSError(errno.EIO, "the disk is broken"))
+        await until(lambda: not cluster.is_up(name))
+        assert "the directory of the metadata has failed" in str(cluster.machines[name].exit)
+
+    run(10, scene)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -232,3 +271,24 @@ async def make_topic(cluster: SimCluster, loop: SimLoop) -> None:
     client = Cluster("n1:9092", now_ms=lambda: cluster.worlds.now_ms("client"), rng=loop.chance("client"))
     await Admin(client).create_topic("t", partitions=PARTITIONS, replication_factor=2)
     client.close()
+
+
+def test_places_are_told_until_the_controller_knows_them() -> None:
+    """A log that is moved while no controller is reached: its place is known when there is one again."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair(loop)
+        node, decides = node_of(cluster, "n2"), node_of(cluster, "n1")
+        loop.network.part(["n1"], ["n2"])
+        moved = node.replicas.find("t", held_in(node, "/data")[0])
+        await node.replicas.moves.move(moved, "/two")
+        await asyncio.sleep(120)
+        loop.network.heal_all()
+
+        def known() -> bool:
+            topic = decides.quorum.image.topic("t")
+            return topic is not None and topic.partitions[moved.index].directory_of(2) == node.directories.ids[1]
+
+        await until(known)
+
+    run(11, scene)

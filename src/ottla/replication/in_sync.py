@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.metadata.image import DIRECTORY_LOST, Image
+from ottla.metadata.image import Image
 from ottla.replication.leadership import Leadership
 from ottla.replication.neighbours import ANY_LIFE, Neighbours
 from ottla.wire.errors import Error, KafkaError, error_of
@@ -59,10 +59,11 @@ class InSync:
         return broker is not None and broker.active and life is not None and life in (ANY_LIFE, broker.epoch)
 
     def has_room(self, broker_id: int, partition: Partition) -> bool:
-        """Whether a follower has not said that it cannot take more of this partition (`server/disks.py`)."""
-        topic = self._image().topic_by_id(partition.topic_id)
+        """Whether the follower's directory has not failed, and is not so full that it stepped back (`server/disks.py`)."""
+        image = self._image()
+        broker, topic = image.brokers.get(broker_id), image.topic_by_id(partition.topic_id)
         known = None if topic is None else topic.partitions.get(partition.index)
-        return known is None or known.directory_of(broker_id) != DIRECTORY_LOST
+        return broker is None or known is None or broker.has_online(known.directory_of(broker_id))
 
     def is_over(self, broker_id: int, life: int) -> bool:
         """Whether the broker has begun another life since: what it said in this one counts no more."""

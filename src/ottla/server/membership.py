@@ -47,6 +47,9 @@ log = logging.getLogger("ottla.membership")
 IMPATIENT_S = 0.05
 PAUSE_S = 0.1
 ASKING_S = 30.0
+# Where logs are is told again after this, unless the controller does not want to hear it from this process at all.
+TOLD_AGAIN_S = 1.0
+NOT_TOLD = {Error.STALE_BROKER_EPOCH, Error.UNSUPPORTED_VERSION}
 # Clients wait for it, and some of them no longer than this.
 IDS_S = 5.0
 # So often, and each time so long, a broker that stops waits for a controller to let it go.
@@ -76,6 +79,8 @@ class Membership:
         self._ids = range(0)
         self._refill: asyncio.Task[None] | None = None
         self._others_wait = False
+        self._untold: Places = {}
+        self._is_telling = False
         node.quorum.when_voters_change(self._has_company)
         node.quorum.listen(self._follow)
 
@@ -305,7 +310,27 @@ class Membership:
 
     def tell_places(self, places: Places) -> None:
         """The controller leaves it to a broker with several directories where it puts a log, and learns it from here."""
-        self._node.spawn(self._tell(places))
+        self._untold.update(places)
+        if not self._is_telling:
+            self._is_telling = True
+            self._node.spawn(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        """One request after the other, so that the newest place counts, until the controller knows all of them: nobody takes a
+        replica for in sync whose place is wrong."""
+        try:
+            while self._untold:
+                places, self._untold = self._untold, {}
+                try:
+                    await self._tell(places)
+                except (OSError, KafkaError) as error:
+                    log.warning("the metadata does not say yet which directories hold %d logs: %s", len(places), error)
+                    if isinstance(error, KafkaError) and error.error in NOT_TOLD:
+                        return
+                    self._untold = {**places, **self._untold}
+                    await asyncio.sleep(TOLD_AGAIN_S)
+        finally:
+            self._is_telling = False
 
     async def _tell(self, places: Places) -> None:
         kind = AssignReplicasToDirsRequest.Directory
@@ -326,10 +351,7 @@ class Membership:
                 for directory, topics in told.items()
             ],
         )
-        try:
-            check((await self._node.channel.ask(request, timeout_s=ASKING_S)).error_code)
-        except (OSError, KafkaError) as error:  # a full disk: told again by the next start
-            log.warning("the metadata does not say yet which directories hold %d logs: %s", len(places), error)
+        check((await self._node.channel.ask(request, timeout_s=ASKING_S)).error_code)
 
 
 def _listeners(endpoints: list[Endpoint]) -> list[Listener]:
