@@ -340,6 +340,20 @@ def test_partitions_added_while_running_begin_at_their_beginning(topics: Topics)
     query.stop()
 
 
+def test_a_new_partition_that_has_lost_its_beginning_is_a_loss(topics: Topics) -> None:
+    name = topics.make("trimmed")
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    query = Query(topics, options)
+    topics.door.run(topics.admin.create_partitions(name, 2))
+    topics.write(name, [b"v"] * 5, 1)
+    topics.door.run(topics.admin.delete_records({TopicPartition(name, 1): 2}))
+    with pytest.raises(DataLoss, match="trimmed-1 is new to this query and begins at 2"):
+        query.next()
+    going_on = Query(topics, {**options, "failOnDataLoss": "false"}, query.stop())
+    assert offsets(going_on.next()) == [(1, 2), (1, 3), (1, 4)]
+    going_on.stop()
+
+
 def test_topics_that_come_to_match_a_pattern_begin_at_their_beginning(topics: Topics) -> None:
     query = Query(topics, {"subscribePattern": r"appearing\..*"})
     assert query.next() == []

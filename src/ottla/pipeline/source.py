@@ -242,8 +242,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end[where] < at:
                 name = f"{where.topic}-{where.partition}"
                 lost(self.reading, f"{name} ends at {end[where]}, and was read up to {at} before: the log was cut back")
-        new = end.keys() - kept.keys()
-        return {**kept, **await self.finder.earliest(new)} if new else kept
+        new = await self.finder.earliest(end.keys() - kept.keys())
+        for (topic, partition), first in sorted(new.items()):
+            if first > 0:
+                lost(
+                    self.reading,
+                    f"{topic}-{partition} is new to this query and begins at {first}: what came before is gone",
+                )
+        return {**kept, **new}
 
     def _made_again(self, topic: str, start: StreamOffset, ids: Mapping[str, str]) -> bool:
         before, now = start.ids.get(topic), ids.get(topic)
