@@ -33,12 +33,11 @@ def only(topics: Sequence[Any], name: str = "topic_name", index: str = "partitio
 
 
 def only_fetched(topics: Sequence[Any], index: str) -> Any | None:
-    """The same in a Fetch, which has named topics by id since version 13."""
+    """The same in a Fetch. That must name the topic by id, so older versions than 13 get nothing, as in Apache Kafka."""
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, partition = topics[0], topics[0].partitions[0]
-    is_named = topic.topic == TOPIC or topic.topic_id == TOPIC_ID
-    return partition if is_named and getattr(partition, index) == 0 else None
+    return partition if topic.topic_id == TOPIC_ID and getattr(partition, index) == 0 else None
 
 
 def endpoints(addresses: Sequence[Address]) -> list[LeaderEndpoint]:

@@ -21,6 +21,8 @@ from ottla.wire.messages.brokers import (
     Feature,
     Listener,
 )
+from ottla.wire.messages.cluster import DescribeClusterRequest
+from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.membership import UnregisterBrokerRequest
 from ottla.wire.messages.placement import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
@@ -226,4 +228,18 @@ async def test_what_is_refused_as_a_whole_names_nothing(tmp_path: Path) -> None:
         assert (stale.error_code, stale.topics) == (Error.STALE_BROKER_EPOCH.code, [])
         nothing = await client.call(AlterPartitionRequest(broker_id=2, broker_epoch=5), 3)
         assert (nothing.error_code, nothing.topics) == (0, [])
+        client.close()
+
+
+@on_loop
+async def test_the_metadata_are_fetched_by_id_and_controllers_described_since_version_1(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        part = FetchRequest.Topic.Partition(partition=0, current_leader_epoch=-1)
+        named = FetchRequest.Topic(topic="__cluster_metadata", topic_id=bytes(15) + b"\x01", partitions=[part])
+        by_name = await client.call(FetchRequest(topics=[named]), 12)
+        assert (by_name.error_code, by_name.responses) == (Error.INVALID_REQUEST.code, [])
+        assert (await client.call(FetchRequest(topics=[named]), 13)).responses[0].partitions[0].error_code == 0
+        for version, error in ((0, Error.INVALID_REQUEST), (1, Error.MISMATCHED_ENDPOINT_TYPE)):
+            assert (await client.call(DescribeClusterRequest(), version)).error_code == error.code
         client.close()

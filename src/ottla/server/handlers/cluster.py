@@ -39,7 +39,7 @@ def controller_for_clients(ctx: Context, alive: list[Broker]) -> int:
 async def describe_cluster(request: DescribeClusterRequest, ctx: Context) -> DescribeClusterResponse:
     here = CONTROLLERS if ctx.is_to_controller else BROKERS
     if request.endpoint_type != here:
-        return _wrong_kind(request.endpoint_type, here)
+        return _wrong_kind(request.endpoint_type, here, ctx.version)
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
     answer = DescribeClusterResponse(
         cluster_id=ctx.image.cluster_id, endpoint_type=here, cluster_authorized_operations=operations
@@ -67,8 +67,10 @@ def _describe_controllers(answer: DescribeClusterResponse, ctx: Context) -> None
             answer.brokers.append(node)
 
 
-def _wrong_kind(asked: int, here: int) -> DescribeClusterResponse:
-    if asked not in KINDS:
+def _wrong_kind(asked: int, here: int, version: int) -> DescribeClusterResponse:
+    if version == 0:  # which cannot ask for controllers
+        error, why = Error.INVALID_REQUEST, "Controllers are described since version 1 of this request"
+    elif asked not in KINDS:
         error, why = Error.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {asked}"
     else:
         error = Error.MISMATCHED_ENDPOINT_TYPE
