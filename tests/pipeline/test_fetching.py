@@ -108,6 +108,7 @@ def transactions(topics: Topics, name: str) -> None:
 
 
 def test_aborted_transactions_are_hidden_from_who_reads_committed(topics: Topics) -> None:
+    """TXN-04."""
     name = topics.make("transactions")
     transactions(topics, name)
     whole = Range(name, 0, 0, 8)

@@ -397,7 +397,7 @@ def test_a_deleted_topic_is_a_clear_failure(topics: Topics) -> None:
 
 
 def test_who_reads_committed_ends_at_the_last_stable_offset(topics: Topics) -> None:
-    """OFF-02: an open transaction holds back what is behind it."""
+    """TXN-04: an open transaction holds back what is behind it."""
     name = topics.make("stable")
     options = {"subscribe": name, "startingOffsets": "earliest", "kafka.isolation.level": "read_committed"}
     query = Query(topics, options)

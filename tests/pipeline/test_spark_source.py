@@ -44,6 +44,7 @@ def batch(spark: SparkSession, topics: Topics, name: str, **options: str) -> Dat
 
 
 def test_a_batch_query(spark: SparkSession, topics: Topics, orders: str) -> None:
+    """STR-10: what a topic holds, between offsets, as a table."""
     frame = batch(spark, topics, orders)
     assert ", ".join(f"{name} {kind}" for name, kind in frame.dtypes) == COLUMNS
     assert frame.count() == 60
@@ -119,7 +120,7 @@ def end_offset(progress: Any, name: str) -> Any:
 
 
 def test_a_stream_in_two_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """Limits, progress with offsets of each partition, a checkpoint, new partitions, and a group that shows it all."""
+    """STR-09: limits, progress with offsets of each partition, a checkpoint, new partitions, and a group that shows it all."""
     name = topics.make("stream", 2)
     topics.write(name, [b"v"] * 20, 0)
     topics.write(name, [b"v"] * 20, 1)
