@@ -198,6 +198,7 @@ def test_a_batch_cut_off_at_the_end_is_left_for_the_next_fetch() -> None:
 
 
 def test_the_position_reaches_the_end_over_holes_and_markers() -> None:
+    """TRAP-72: a range ends where the position does, not at the last record."""
     later = build([Record(value=b"c")], base_offset=90)
     decoder = Decoder(WHERE, 0, 50)
     rows = [
