@@ -29,7 +29,7 @@ def test_init_writes_an_example_and_nothing_over_another(file, capsys):
 
 
 def test_mistakes_have_a_line_and_an_advice(file, capsys):
-    """CLI-09: all of them at once, in the order of the file."""
+    """All of them at once, in the order of the file."""
     file.write_text(file.read_text().replace("trigger:", "triger:").replace("mode: update", "mode: updat"))
     for action in (["run"], ["check"], ["status"], ["stop"]):
         assert main(["pipeline", *action, "pipeline.yml"]) == 2

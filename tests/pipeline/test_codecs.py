@@ -119,7 +119,7 @@ def test_a_message_that_is_not_there_is_told_with_those_that_are():
 
 
 def test_records_that_cannot_be_decoded_keep_their_place_and_get_a_reason():
-    """DLQ: a bad record among good ones costs neither the good ones nor itself."""
+    """A bad record among good ones costs neither the good ones nor itself."""
     codec = Avro(json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}))
     good = codec.encode({"id": 5})
     columns, errors = decoded(codec, [good, b"", None, good + b"x"], pa.schema([("id", pa.int64())]))

@@ -248,7 +248,7 @@ def ottla(*words: str, **more: Any) -> subprocess.Popen[str]:
 
 
 def test_the_command_runs_a_file_tells_about_it_and_stops_it(tmp_path):
-    """CLI-08: progress as JSON where nobody watches; `status` and `stop` find the process, which ends cleanly."""
+    """Progress as JSON where nobody watches; `status` and `stop` find the process, which ends cleanly."""
     file = tmp_path / "p.yml"
     file.write_text("sources: {r: {rate: 5}}\nsinks: {out: {from: r, parquet: out}}\n")
     options = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1"]

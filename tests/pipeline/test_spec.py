@@ -146,7 +146,7 @@ def test_from_python_a_mistake_names_the_place(tmp_path):
     ],
 )
 def test_each_mistake_says_where_and_what_to_write(tmp_path, was, becomes, told):
-    """CLI-09: unknown words are answered with what was probably meant."""
+    """Unknown words are answered with what was probably meant."""
     assert was in GOOD
     found = problems(tmp_path, GOOD.replace(was, becomes, 1))
     assert any(told in line for line in found), found

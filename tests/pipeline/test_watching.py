@@ -43,7 +43,7 @@ def test_progress_is_counted_once_for_each_batch():
 
 @pytest.mark.parametrize("shape", ["dict", "text"])
 def test_lag_is_what_is_there_and_not_read(shape):
-    """MON-03: offsets of every partition count, what a source notes beside them does not."""
+    """Offsets of every partition count, what a source notes beside them does not."""
     end = {"orders": {"0": 10, "1": 5}, "@ids": {"orders": "x"}, "@from": {"orders": {"0": 1}}}
     latest = {"orders": {"0": 15, "1": 5, "2": 7}}
     source = {"endOffset": end, "latestOffset": latest}
@@ -141,7 +141,9 @@ def test_what_spark_says_itself():
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: X\n"
     )
     assert failures.cause(text) == "Python worker failed to connect back."
-    called = "An error occurred while calling o3.start.\n: org.E: [DATA_SOURCE_NOT_FOUND] Failed to find it. SQLSTATE: 1"
+    called = (
+        "An error occurred while calling o3.start.\n: org.E: [DATA_SOURCE_NOT_FOUND] Failed to find it. SQLSTATE: 1"
+    )
     assert failures.cause(called) == "Failed to find it."
     assert failures.is_fatal(called)
 
