@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from apache import kafka
+from compat.chosen_quorum import EVERYTHING, differences
 from compat.controllers import Side, two_clusters
 from compat.walking import Walk
 
@@ -36,6 +37,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         pytest.skip(reason)
     with two_clusters(tmp_path_factory.mktemp("walk"), 1, SETTINGS) as pair:
         yield pair
+
+
+def test_requests_of_voters_brokers_and_administrators(sides: tuple[Side, Side]) -> None:
+    assert differences(EVERYTHING, (sides[0].active, sides[1].active)) == ""
 
 
 def test_the_same_after_every_step(sides: tuple[Side, Side]) -> None:

@@ -20,6 +20,8 @@ async def update_features(request: UpdateFeaturesRequest, ctx: Context) -> Updat
     updates = {asked.feature: _update(asked, ctx.version) for asked in request.feature_updates}
     active, me, only_try = ctx.node.controller, ctx.node.config.node_id, request.validate_only
     quorum, wanted = ctx.node.quorum, updates.get(KRAFT_VERSION)
+    if not active.is_active:
+        raise KafkaError(Error.NOT_CONTROLLER)  # before anything is said of the request, as in Apache Kafka
     try:
         controller.update_features(active.written, me, updates, active.rules, validate_only=True)
         rises = wanted is not None and wanted.level > active.written.kraft_version

@@ -38,8 +38,9 @@ NOT_HERE = "This server does not host this topic-partition."
 async def describe_quorum(request: DescribeQuorumRequest, ctx: Context) -> DescribeQuorumResponse:
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
     if asked == [(METADATA_TOPIC, [0])]:
-        leader = Described(topic_name=METADATA_TOPIC, partitions=[_leadership(ctx)])
-        return DescribeQuorumResponse(error_message="", topics=[leader], nodes=_nodes(ctx))
+        told = _leadership(ctx)
+        leader, nodes = Described(topic_name=METADATA_TOPIC, partitions=[told]), [] if told.error_code else _nodes(ctx)
+        return DescribeQuorumResponse(error_message="", topics=[leader], nodes=nodes)
     unknown = Error.UNKNOWN_TOPIC_OR_PARTITION.code
     topics = [
         Described(

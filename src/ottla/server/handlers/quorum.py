@@ -36,6 +36,7 @@ from ottla.wire.schema import ZERO_UUID
 
 Fetched = FetchResponse.Topic.Partition
 Piece = FetchSnapshotResponse.Topic.Partition
+TELLS_LEADER = 17
 
 
 def _consensus(ctx: Context) -> Consensus:
@@ -90,7 +91,7 @@ async def fetch_metadata(request: FetchRequest, ctx: Context) -> FetchResponse:
 
         await consensus.when(has_news, request.max_wait_ms / 1000)
         verdict = _judge(request, consensus)
-    return _fetched(request, verdict, consensus, ctx.listener)
+    return _fetched(request, verdict, consensus, ctx)
 
 
 def _judge(request: FetchRequest, consensus: Consensus) -> Verdict:
@@ -110,7 +111,7 @@ def _watermark(replica: Replica) -> int:
     return getattr(replica.role, "watermark", -1)
 
 
-def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, listener: str) -> FetchResponse:
+def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, ctx: Context) -> FetchResponse:
     replica, store = consensus.replica, consensus.store
     asked = request.topics[0].partitions[0]
     answer = Fetched(
@@ -118,7 +119,7 @@ def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, list
         high_watermark=_watermark(replica) if verdict.error is Error.NONE else -1,
         log_start_offset=store.start_offset,
         current_leader=Fetched.LeaderIdAndEpoch(leader_id=replica.leader_id, leader_epoch=replica.epoch),
-        aborted_transactions=None,
+        aborted_transactions=[],
         records=b"",
     )
     if verdict.diverging is not None:
@@ -129,10 +130,9 @@ def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, list
     elif verdict.has_records:
         answer.records = store.records_from(asked.fetch_offset, request.max_bytes)
     topic = FetchResponse.Topic(topic=partition.TOPIC, topic_id=partition.TOPIC_ID, partitions=[answer])
-    where = [
-        FetchResponse.NodeEndpoint(node_id=each.node_id, host=each.host, port=each.port)
-        for each in _leader(replica, listener)
-    ]
+    # Version 16 has the field, for clients; controllers fill it in since directory ids are told (KIP-853).
+    leader = _leader(replica, ctx.listener) if ctx.version >= TELLS_LEADER else []
+    where = [FetchResponse.NodeEndpoint(node_id=each.node_id, host=each.host, port=each.port) for each in leader]
     return FetchResponse(responses=[topic], node_endpoints=where)
 
 
