@@ -73,7 +73,7 @@ def test_a_module_that_is_not_installed():
     ("before", "after"),
     [
         ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10.9.9-src.zip:/mine:/other", "/mine:/other"),
-        ("/mine:/s/python/lib/pyspark.zip", "/mine"),
+        ("/jar:/s/python/lib/pyspark.zip:/mine:/s/python/lib/pyspark.zip:/s/python/lib/py4j-1-src.zip:", "/jar:/mine"),
         ("", ""),
     ],
 )

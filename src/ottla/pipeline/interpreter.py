@@ -16,8 +16,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-# An entry that is left empty would stand for the current directory.
-ARCHIVES = r"s#[^:]*/python/lib/pyspark\.zip##; s#[^:]*/py4j-[^:/]*-src\.zip##; s#::*#:#g; s#^:##; s#:$##"
+# Spark names them twice. An entry that is left empty would stand for the current directory.
+ARCHIVES = r"s#[^:]*/python/lib/pyspark\.zip##g; s#[^:]*/py4j-[^:/]*-src\.zip##g; s#::*#:#g; s#^:##; s#:$##"
 SCRIPT = """#!/bin/sh
 PYTHONPATH=$(printf %s "$PYTHONPATH" | sed '{archives}')
 export PYTHONPATH
