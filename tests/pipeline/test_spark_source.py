@@ -17,6 +17,9 @@ from ottla.client.coordinator import Coordinator
 from ottla.wire.compression import Codec
 from spark_topics import Topics
 
+# The first job starts Spark's Python workers, which takes a busy machine its time.
+pytestmark = pytest.mark.timeout(300)
+
 QUERY_SECONDS = 100
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 
