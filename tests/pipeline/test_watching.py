@@ -247,3 +247,10 @@ def test_the_example_is_right():
 
     spec = read_file(Path(metrics.__file__).with_name("example.yml"))
     assert [sink.name for sink in spec.sinks] == ["counts", "archive"]
+
+
+def test_no_word_is_hidden_by_a_module_of_the_same_name():
+    import ottla.pipeline
+    import ottla.pipeline.files.building
+
+    assert [word for word in ottla.pipeline.__all__ if not callable(getattr(ottla.pipeline, word))] == []

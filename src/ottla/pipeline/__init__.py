@@ -8,7 +8,7 @@ loads neither Spark nor anything else that is not in the base install; that happ
 from ottla.pipeline.api import (
     Pipeline,
     catalog,
-    files,
+    from_files,
     rate,
     table,
     to_console,
@@ -22,7 +22,7 @@ from ottla.pipeline.api import (
 __all__ = [
     "Pipeline",
     "catalog",
-    "files",
+    "from_files",
     "rate",
     "table",
     "to_console",

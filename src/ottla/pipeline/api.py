@@ -33,7 +33,7 @@ def table(name: str, **words: Any) -> Words:
     return {"topic": name, "as": "table", **words}
 
 
-def files(path: str, **words: Any) -> Words:
+def from_files(path: str, **words: Any) -> Words:
     """What is in a file or a directory; with `stream=True` also what comes into it."""
     return {"files": path, "as": "stream" if words.pop("stream", False) else "table", **words}
 
