@@ -42,6 +42,7 @@ from sim.cluster_nemesis import Keeper, Nemesis, planned
 from sim.members import SESSION_S, Auditor, Seat
 from sim.stage import Story, print_stories
 
+OFFSETS = "__consumer_offsets"
 NAMES = ("n1", "n2", "n3")
 LIMIT_S = 200.0
 PATIENCE_S = 150.0
@@ -120,6 +121,7 @@ class Play:
         self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
         self.cluster.form(NAMES, settings(self.is_synced), disks, is_dynamic=self.is_dynamic)
         self.watch = Watch(self.cluster)
+        self.ledger.may_be_old = self.may_be_old
         self.keeper = Keeper(self)
 
     async def run(self, loop: SimLoop) -> Story:
@@ -164,6 +166,11 @@ class Play:
         for task in background:
             task.cancel()
         self.watch.look_from_the_beginning()
+
+    def may_be_old(self) -> bool:
+        """A coordinator that is cut off from the controllers goes on telling what it knows, as in Kafka: reading must go on
+        when all controllers are away, and it cannot tell the one from the other. Nothing can be committed there."""
+        return self.watch.has_deposed(OFFSETS)
 
     async def ended(self, *tasks: asyncio.Task[Any]) -> bool:
         """In a cluster that is whole, clients get through with what they have begun."""
@@ -299,7 +306,7 @@ class Preparation(Play):
     async def make_offsets_topic(self, cluster: Cluster) -> None:
         seat = Seat(self, "classic0", "before", "classic", False)
         seat.sit_down()
-        while "__consumer_offsets" not in await cluster.retrying(Admin(cluster).topics):
+        while OFFSETS not in await cluster.retrying(Admin(cluster).topics):
             await asyncio.sleep(0.1)
         seat.leave()
         while seat.is_up:

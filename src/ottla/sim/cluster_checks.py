@@ -235,6 +235,18 @@ class Watch:
                 return other
         return None
 
+    def has_deposed(self, topic: str) -> bool:
+        """Whether some node leads a partition in an epoch that is over, and does not know it: what it tells may be old."""
+        for machine in self.cluster.machines.values():
+            if machine.node is None or not self.cluster.is_up(machine.name):
+                continue
+            for partition in machine.node.replicas.all():
+                leaders = self._truth((partition.topic_id, partition.index), f"{topic}-{partition.index}").leaders
+                leads = partition.leader == machine.node.config.node_id
+                if partition.topic == topic and leads and partition.leader_epoch < max(leaders, default=-1):
+                    return True
+        return False
+
     # -- is everything as it should be when nothing is wrong?
 
     def not_whole(self) -> str | None:
