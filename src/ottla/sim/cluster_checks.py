@@ -133,7 +133,9 @@ class Watch:
         log: Log | None = getattr(quorum.store, "log", None)
         if log is not None:
             self._compare(truth, machine, log, quorum.committed_end.value)
-            if quorum.leads and log.end_offset < truth.end and epoch == max(truth.leaders, default=-1):
+            # Its role, because a node may fall in the middle of becoming a follower.
+            leads = quorum.is_started and isinstance(quorum.consensus.replica.role, Leader)
+            if leads and log.end_offset < truth.end and epoch == max(truth.leaders, default=-1):
                 self.report("committed-lost", QUORUM, f"{machine.name} leads with an end of {log.end_offset}")
             self._look_at_words(node)
 
