@@ -209,7 +209,7 @@ class Walk:
             "want_fence": rng.random() < 0.12,
             "want_shut_down": rng.random() < 0.08,
             "offline_log_dirs": rng.choice([[]] * 12 + [own[:1], [UNKNOWN_ID]]) if not said else [],
-            "cordoned_log_dirs": rng.choice([None, None, None, [], own[:1]]) if not said else None,
+            "cordoned_log_dirs": rng.choice([None, None, None, [], [UNKNOWN_ID]]) if not said else None,
             **(said or {}),
         }
         beat["want_shut_down"] |= broker in self.stopping  # there is no way back
