@@ -88,16 +88,3 @@ def test_without_java_it_says_so(file, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "run", "pipeline.yml"]) == 2
     assert "Spark needs Java 17 or later, and there is none" in said(capsys)
-
-
-def test_export_writes_a_declarative_pipeline_and_refuses_what_it_cannot_say(file, tmp_path, capsys):
-    assert main(["pipeline", "export", "pipeline.yml", "out"]) == 2
-    assert "pipeline.yml:59: sink 'counts' has no counterpart: its flows only append" in said(capsys)
-    file.write_text(file.read_text().replace("mode: update", "mode: append"))
-    assert main(["pipeline", "export", "pipeline.yml", "out"]) == 0
-    code = (tmp_path / "out" / "transformations" / "page_views.py").read_text()
-    compile(code, "page_views.py", "exec")
-    assert "FROM STREAM(views) v LEFT JOIN users u" in code, "a table is read as a whole"
-    assert "quarantine_views" in code and "dp.create_sink('counts'" in code
-    assert "storage: file://" in (tmp_path / "out" / "spark-pipeline.yml").read_text()
-    assert "sink 'archive' becomes a table of that name" in said(capsys)

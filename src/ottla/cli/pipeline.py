@@ -1,4 +1,4 @@
-"""ottla pipeline run | check | init | status | stop | export"""
+"""ottla pipeline run | check | init | status | stop"""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ EXAMPLES = """examples:
   ottla pipeline run pipeline.yml --metrics-port 9100
   ottla pipeline status pipeline.yml
   ottla pipeline stop pipeline.yml
-  ottla pipeline export pipeline.yml declarative         for `spark-pipelines run`
 
 It needs PySpark (pip install 'ottla[spark]') and Java 17 or later."""
 
@@ -80,8 +79,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for its end (60)"
     )
     stop.add_argument("--force", action="store_true", help="end it at once; its next run repeats the last micro-batch")
-    export = _action(actions, "export", "write it as a Spark Declarative Pipeline", "ottla pipeline export p.yml out")
-    export.add_argument("directory", metavar="DIRECTORY", help="a directory that is made for it")
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -121,7 +118,6 @@ def run(args: argparse.Namespace) -> int:
         "init": _init,
         "status": _status,
         "stop": _stop,
-        "export": _export,
     }
     return _told(lambda: actions[args.action](args))
 
@@ -301,7 +297,7 @@ def _print_report(spec: Spec, report: Report, as_json: bool) -> None:
     print(f"{len(report.problems)} problems" if report.problems else "all right")
 
 
-# init, status, stop, export
+# init, status, stop
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -356,14 +352,4 @@ def _stop(args: argparse.Namespace) -> int:
         print(f"ottla: {error}", file=sys.stderr)
         return 1
     print(f"process {ended} has ended" if ended else "it does not run")
-    return 0
-
-
-def _export(args: argparse.Namespace) -> int:
-    from ottla.pipeline.files.declarative import export
-
-    notes = export(_spec(args), Path(args.file), Path(args.directory))
-    for note in notes:
-        print(note, file=sys.stderr)
-    print(f"wrote {args.directory}: spark-pipelines run --spec {args.directory}/spark-pipeline.yml --remote 'local[2]'")
     return 0

@@ -2,6 +2,6 @@
 
 A file is read into nodes that know their line (`nodes`), the nodes into a `Spec` (`spec`), a `Spec` into frames and queries
 of Spark (`sources`, `formats`, `steps`, `sinks`, `building`); `running` keeps the queries alive, `progress`, `metrics` and
-`status` tell about them, `checking` holds a file against the live topics, and `declarative` writes it down as a Spark
-Declarative Pipeline. The Python API says the same words and goes the same way.
+`status` tell about them, and `checking` holds a file against the live topics. The Python API says the same words and goes
+the same way.
 """

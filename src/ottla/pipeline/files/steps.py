@@ -27,12 +27,12 @@ def frame_of(spark: SparkSession, step: Step, views: Mapping[str, Any], director
     """The view that later steps and sinks know by the step's name."""
     try:
         frame = spark.sql(step.sql) if step.sql else _called(spark, step, views, directory)
-        return finished(frame, step)
+        return _finished(frame, step)
     except PySparkException as error:
         raise WrongPipeline([f"{step.where}: step {step.name!r}: {first_lines(error)}"])
 
 
-def finished(frame: DataFrame, step: Step) -> DataFrame:
+def _finished(frame: DataFrame, step: Step) -> DataFrame:
     """What SQL has no words for."""
     if step.watermark:
         frame = frame.withWatermark(step.watermark.column, step.watermark.delay)
