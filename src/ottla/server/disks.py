@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ottla.log.directory import DataDirectory
 from ottla.metadata.features import DIRECTORY_ASSIGNMENT
-from ottla.metadata.image import DIRECTORY_LOST
+from ottla.metadata.image import DIRECTORY_LOST, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Places
@@ -45,8 +45,9 @@ class Disks:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._told: set[bytes] = set()
-        # When each full directory steps back.
+        # When each full directory steps back; and the picture in which nobody was missed any more who had stepped back.
         self._due: dict[str, float] = {}
+        self._complete: dict[str, Image] = {}
 
     @property
     def offline(self) -> list[bytes]:
@@ -61,8 +62,8 @@ class Disks:
             error = self._what_failed(directory)
             if error is not None:
                 await self._give_up(directory, error)
-            elif self._node.directories.ballasts[directory.path].released or directory.path in self._due:
-                self._consider_stepping_back(directory)
+            elif self._node.quorum.image.metadata_version >= DIRECTORY_ASSIGNMENT:
+                self._look_for_room(directory)
 
     def _has_others(self) -> bool:
         return any(broker_id != self._node.config.node_id for broker_id in self._node.quorum.image.brokers)
@@ -96,17 +97,19 @@ class Disks:
 
     # --- full
 
-    def _consider_stepping_back(self, directory: DataDirectory) -> None:
+    def _look_for_room(self, directory: DataDirectory) -> None:
+        """Step back, or come back. Whoever stepped back may have been another process: the picture tells, not our memory."""
         node, path = self._node, directory.path
-        if node.quorum.image.metadata_version < DIRECTORY_ASSIGNMENT:
-            return
-        if not node.directories.ballasts[path].released:
-            del self._due[path]
+        if node.directories.ballasts[path].released:
+            self._complete.pop(path, None)
+            if node.loop.time() >= self._due.setdefault(path, self._turn()):
+                self._tell({p.key: DIRECTORY_LOST for p, known in self._in(directory) if self._may_step_back(known)})
+        elif self._complete.get(path) is not (image := node.quorum.image):
+            self._due.pop(path, None)
+            self._complete[path] = image
             self._tell(
                 {p.key: node.directories.id_of(p.log) for p, known in self._in(directory) if self._is_lost(known)}
             )
-        elif node.loop.time() >= self._due.setdefault(path, self._turn()):
-            self._tell({p.key: DIRECTORY_LOST for p, known in self._in(directory) if self._may_step_back(known)})
 
     def _turn(self) -> float:
         place = sorted(self._node.quorum.image.brokers).index(self._node.config.node_id)
