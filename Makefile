@@ -75,8 +75,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing ottla ..."
-	$(PIP) -e .
+	@echo "installing ottla and Spark, half a gigabyte ..."
+	$(PIP) -e '.[spark]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt

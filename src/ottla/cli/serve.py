@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return serve_forever(properties, options)
     from ottla.cli.supervisor import supervised
 
-    tell = supervised(args.supervised)
-    return serve_forever(properties, options, lambda _: tell())
+    return serve_forever(properties, options, supervised(args.supervised))
 
 
 def _check_single(properties: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
 from typing import IO
 
@@ -41,16 +41,18 @@ SUPERVISOR = "cluster"
 # --- the side of a node
 
 
-def supervised(fd: int) -> Callable[[], None]:
-    """Stop this process in good order when the supervisor is gone; the function that is given says that we are ready."""
+def supervised(fd: int) -> Callable[[object], contextlib.AbstractAsyncContextManager[None]]:
+    """Stop this process in good order when the supervisor is gone; what is given says beside the node that it is ready."""
     line = socket.socket(fileno=fd)
     threading.Thread(target=_outlive_nobody, args=(line,), daemon=True).start()
 
-    def ready() -> None:
+    @contextlib.asynccontextmanager
+    async def beside(node: object) -> AsyncIterator[None]:
         with contextlib.suppress(OSError):
             line.send(READY)
+        yield
 
-    return ready
+    return beside
 
 
 def _outlive_nobody(line: socket.socket) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from ottla.config import BrokerConfig
@@ -42,24 +43,32 @@ class Options:
     log_level: str = "info"
 
 
+# Entered when the node serves, and left before it stops.
+Beside = Callable[[Node], AbstractAsyncContextManager[None]]
+
+
 class CannotStart(Exception):
     """Why the node does not run, in words for whoever started it."""
 
 
-def serve_forever(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None = None) -> int:
-    """Run a node until it is told to stop; the answer is the exit code of the process."""
+def serve_forever(properties: Mapping[str, str], options: Options, beside: Beside | None = None) -> int:
+    """Run a node until it is told to stop, and `beside` it what else there is; the answer is the exit code of the process."""
     set_up(json=options.log_json, level=options.log_level)
     gc.freeze()  # modules stay
     gc.enable()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
     try:
-        return asyncio.run(_serve(properties, options, ready))
+        return asyncio.run(_serve(properties, options, beside or _nothing))
     except CannotStart as problem:
         print(f"ottla: {problem}", file=sys.stderr)
         return 1
 
 
-async def _serve(properties: Mapping[str, str], options: Options, ready: Callable[[Node], None] | None) -> int:
+def _nothing(node: Node) -> AbstractAsyncContextManager[None]:
+    return contextlib.nullcontext()
+
+
+async def _serve(properties: Mapping[str, str], options: Options, beside: Beside) -> int:
     disk = RealDisk(DISK_THREADS)
     try:
         node = Node(BrokerConfig(properties), World(disk))
@@ -78,9 +87,7 @@ async def _serve(properties: Mapping[str, str], options: Options, ready: Callabl
     gc.freeze()  # what was loaded stays: a collection over half a million live objects would pause for 100 ms
     probe = LoopProbe(node.measures.loop_stalls)
     probe.start()
-    if ready is not None:
-        ready(node)
-    return await _until_the_end(node)
+    return await _until_the_end(node, beside)
 
 
 def _check_formatted(node: Node) -> None:
@@ -100,8 +107,9 @@ def _has_identity(node: Node, path: str) -> bool:
         return False  # one of several may be out of order
 
 
-async def _until_the_end(node: Node) -> int:
-    failed = await _stopped_or_failed(node)
+async def _until_the_end(node: Node, beside: Beside) -> int:
+    async with beside(node):
+        failed = await _stopped_or_failed(node)
     if failed is None:
         try:
             await node.stop()
