@@ -108,12 +108,13 @@ def test_a_batch_write_is_a_transaction_and_leaves_no_file(scene, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_operations_in_a_row_are_each_written_once(scene):
-    """As `foreachBatch` numbers them: repeated they are skipped, and one that leaves a hole is refused."""
+def test_micro_batches_of_foreach_batch_are_each_written_once(scene):
+    """Repeated they are skipped; one that leaves a hole is refused, and so is one of another checkpoint."""
     for number, value in [(0, "a"), (0, "a"), (1, "b"), (1, "x")]:
-        scene.write(value, operationId="row", operationNumber=str(number))
-    with pytest.raises(SinkError):
-        scene.write("d", operationId="row", operationNumber="3")
+        scene.write(value, queryId="query", batchId=str(number))
+    for query, number in (("query", "3"), ("another", "0"), ("another", "1")):
+        with pytest.raises(SinkError):
+            scene.write("d", queryId=query, batchId=number)
     assert scene.values() == ["a", "b"]
 
 

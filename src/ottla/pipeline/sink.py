@@ -13,8 +13,8 @@ makes a new writer for each: all they share is what the tasks return.
     acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
     operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
                        write is a transaction (all or nothing) that is written again when it is repeated
-    operationNumber    of one in a row of batch writes under one operationId, 0 first: what `foreachBatch` numbers. One that
-                       is repeated is skipped, one that leaves a hole is refused, and there is one marker for all
+    queryId, batchId   of a batch write inside of `foreachBatch`: whose micro-batch it is. It is then written as a stream
+                       writes: skipped when it is repeated, refused when it does not fit to what was written
     spoolAbove         a task with more bytes than this hands them to the driver in a file (1 MiB)
     spoolPath          where such files are: a directory that all machines see, or a URI of an object store
 """
@@ -64,7 +64,8 @@ WRITE_OPTIONS = (
     "delivery",
     "acceptCheckpoint",
     "operationId",
-    "operationNumber",
+    "queryId",
+    "batchId",
     "spoolAbove",
     "spoolPath",
     # Spark's own, which come along.
@@ -94,8 +95,9 @@ QUERY_ID = "sql.streaming.queryId"
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """`overwrite` (output mode complete) is appended, as Spark's Kafka sink does: a topic cannot be rewritten."""
     writing = Writing.of(options, schema)
-    if Text(options).get("operationId") is not None:
-        raise BadOption("operationId is for batch writes: a stream numbers its batches itself")
+    for name in ("operationId", "queryId", "batchId"):
+        if Text(options).get(name) is not None:
+            raise BadOption(f"{name} is for batch writes: a stream numbers its batches itself")
     return StreamWriter(writing)
 
 
@@ -117,7 +119,7 @@ class Writing:
     sink: Sink
     exactly_once: bool
     operation_id: str | None
-    operation_number: int
+    micro_batch: Step | None
     codec: int
     level: int | None
     batch_bytes: int
@@ -145,7 +147,7 @@ class Writing:
             ),
             exactly_once=exactly_once,
             operation_id=text.get("operationId") or None,
-            operation_number=text.number("operationNumber", 0, least=0) or 0,
+            micro_batch=_micro_batch(text),
             codec=codec,
             level=level,
             batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
@@ -153,6 +155,15 @@ class Writing:
             spool_path=text.get("spoolPath") or None,
             spool_above_bytes=text.number("spoolAbove", SPOOL_ABOVE_BYTES, least=0) or 0,
         )
+
+
+def _micro_batch(text: Text) -> Step | None:
+    query, number = text.get("queryId"), text.number("batchId", least=0)
+    if query and number is not None and text.get("operationId") is None:
+        return Step(query, number)
+    if query or number is not None:
+        raise BadOption("queryId and batchId belong together, and to no operationId")
+    return None
 
 
 def _refuse_settings(settings: Mapping[str, str]) -> None:
@@ -330,21 +341,24 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
-        name = writing.operation_id or uuid.uuid4().hex
-        self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
+        self.sink, self.step = writing.sink, writing.micro_batch
+        if self.step is None:
+            name = writing.operation_id or uuid.uuid4().hex
+            self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
+        if writing.operation_id is not None:
+            self.step = Step(writing.operation_id, 0)
         self.spool = Spool.prepare(writing.spool_path, self.sink.sink_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         return encode(self.writing, self.spool, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        made, sink, operation = _made(messages), self.sink, self.writing.operation_id
+        made, sink, step = _made(messages), self.sink, self.step
         if not self.writing.exactly_once:
             _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
-        elif operation is None:
+        elif step is None:
             _send(self.writing, made, lambda cluster, batches, size: commit_whole(cluster, sink, batches, size))
         else:
-            step = Step(operation, self.writing.operation_number)
             _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
         self.spool.clear()
 

@@ -1,9 +1,9 @@
 """Rows into PostgreSQL, each micro-batch once.
 
 The rows, and a marker that says how far this query has come, are written in one transaction: after a failure Spark repeats
-its last micro-batch, and the marker shows that it is there already. A micro-batch that is older than that, or one that
-leaves a hole, is refused: the checkpoint and the table do not belong together. With `keys` a row replaces the one with the
-same key; without, rows are added.
+its last micro-batch, and the marker shows that it is there already. A micro-batch of another checkpoint, one that is older,
+or one that leaves a hole, is refused: the checkpoint and the table do not belong together. With `keys` a row replaces the one
+with the same key; without, rows are added.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+
+from ottla.pipeline.committing import Step
 
 MARKERS = "ottla_batches"
 ORDER = "ottla_row_number"
@@ -36,32 +38,33 @@ class Target:
     query: str  # whose marker
 
 
-def write(target: Target, batch: int, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+def write(target: Target, step: Step, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
     """One micro-batch; False if it was there already."""
     with (
         psycopg.connect(target.address, user=target.user or None, password=target.password or None) as connection,
         connection.transaction(),
         connection.cursor() as cursor,
     ):
-        if _is_there(cursor, target, batch):
+        if _is_there(cursor, target, step):
             return False
         _insert(cursor, target, columns, rows)
-        _mark(cursor, target.query, batch)
+        _mark(cursor, target.query, step)
     return True
 
 
-def _is_there(cursor: psycopg.Cursor[Any], target: Target, batch: int) -> bool:
-    cursor.execute(f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, batch bigint NOT NULL)")
-    cursor.execute(f"SELECT batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
-    found = cursor.fetchone()
-    last = found[0] if found else -1
-    if batch not in (last, last + 1):
+def _is_there(cursor: psycopg.Cursor[Any], target: Target, step: Step) -> bool:
+    cursor.execute(
+        f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
+    )
+    cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
+    checkpoint, last = cursor.fetchone() or (step.query_id, -1)
+    if checkpoint != step.query_id or step.batch_id not in (last, last + 1):
         raise Refused(
-            f"micro-batch {batch} of {target.query} comes after {last} in {MARKERS}: the checkpoint and the table do not "
-            f"belong together. To begin anew: empty {target.table}, DELETE FROM {MARKERS} WHERE query = '{target.query}', "
-            "and remove the checkpoint"
+            f"micro-batch {step.batch_id} of {target.query} (checkpoint {step.query_id}) comes after {last} (checkpoint "
+            f"{checkpoint}) in {MARKERS}: the checkpoint and the table do not belong together. To begin anew: empty "
+            f"{target.table}, DELETE FROM {MARKERS} WHERE query = '{target.query}', and remove the checkpoint"
         )
-    return bool(batch == last)
+    return bool(step.batch_id == last)
 
 
 def _insert(cursor: psycopg.Cursor[Any], target: Target, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -90,9 +93,9 @@ def _insertion(target: Target, columns: Sequence[str]) -> sql.SQL | Any:
     return sql.SQL(f"INSERT INTO {{table}} ({{names}}) {newest} ON CONFLICT ({keys}) {then}")
 
 
-def _mark(cursor: psycopg.Cursor[Any], query: str, batch: int) -> None:
-    text = f"INSERT INTO {MARKERS} VALUES (%s, %s) ON CONFLICT (query) DO UPDATE SET batch = EXCLUDED.batch"
-    cursor.execute(text, [query, batch])
+def _mark(cursor: psycopg.Cursor[Any], query: str, step: Step) -> None:
+    text = f"INSERT INTO {MARKERS} VALUES (%s, %s, %s) ON CONFLICT (query) DO UPDATE SET batch = EXCLUDED.batch"
+    cursor.execute(text, [query, *step])
 
 
 def _adapted(value: Any) -> Any:

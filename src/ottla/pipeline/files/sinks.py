@@ -17,11 +17,14 @@ from importlib import import_module
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from ottla.pipeline import needs
+from ottla.pipeline.committing import SinkError, Step
 from ottla.pipeline.files import formats
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
+from ottla.pipeline.sink import QUERY_ID
 
 POSTGRES = "jdbc:postgresql:"
 
@@ -71,10 +74,18 @@ def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
     once = options["delivery"] == "exactly-once"
 
     def write(batch: DataFrame, number: int) -> None:
-        named = {"operationId": "micro-batches", "operationNumber": str(number)} if once else {}
+        named = {"queryId": _query_of(batch), "batchId": str(number)} if once else {}
         batch.write.format("ottla").options(**options, **named).mode("append").save()
 
     return write
+
+
+def _query_of(batch: DataFrame) -> str:
+    """The query whose micro-batch this is: its checkpoint has it too, so that one that was lost is noticed."""
+    found = None if is_remote() else batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not found:
+        raise SinkError("Spark does not say here which query this is: write 'delivery: at-least-once', or mode: append")
+    return str(found)
 
 
 def _parquet(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
@@ -103,7 +114,8 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
     target = postgres.Target(address, sink.table, sink.keys, sink.user, sink.password, f"{spec.name}.{sink.name}")
 
     def write(batch: DataFrame, number: int) -> None:
-        postgres.write(target, number, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
+        step = Step(_query_of(batch), number)
+        postgres.write(target, step, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
 
     return write
 
