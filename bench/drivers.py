@@ -6,6 +6,7 @@ Python clients would be measured instead of the broker: their loops end where li
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -94,3 +95,22 @@ def run(command: list[str]) -> Figures:
 def start(command: list[str]) -> subprocess.Popen[bytes]:
     """A load in the background, to be killed by whoever started it."""
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """Processor time of a process, of its children and theirs, and of those that have ended and were waited for."""
+    parents: dict[int, list[int]] = {}
+    used: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue  # it has just ended
+        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+        used[int(path.parent.name)] = sum(map(int, fields[11:15]))
+    family, waiting = 0, [pid]
+    while waiting:
+        member = waiting.pop()
+        family += used.get(member, 0)
+        waiting += parents.get(member, [])
+    return family / os.sysconf("SC_CLK_TCK")

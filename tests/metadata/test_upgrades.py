@@ -101,7 +101,9 @@ def test_eligible_leaders_need_one_minimum() -> None:
 def test_the_version_of_the_quorum_stays() -> None:
     image = with_levels(metadata_version=30)
     assert updated(image, "kraft.version", 0) == {"metadata.version": 30}
-    assert updated(image, "kraft.version", 1) == {"metadata.version": 30}, "the quorum writes that down, and nobody else"
+    assert updated(image, "kraft.version", 1) == {"metadata.version": 30}, (
+        "the quorum writes that down, and nobody else"
+    )
 
 
 def test_all_or_nothing_and_only_to_see() -> None:
