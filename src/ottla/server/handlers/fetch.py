@@ -372,9 +372,9 @@ class Parked:
         if session is not None and self._reading.follower_id >= 0:
             await self._until_news(session, seconds)
             return
-        watches = [Watch(self, partition, wanted) for partition, wanted in self._partitions()]
+        counts = [Counting(self, partition, wanted) for partition, wanted in self._partitions()]
         # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
-        self.gained(sum(watch.counted for watch in watches) - self._reading.bytes_read)
+        self.gained(sum(each.counted for each in counts) - self._reading.bytes_read)
         timer = asyncio.get_running_loop().call_later(seconds, self.wake)
         try:
             await self._woken
@@ -382,8 +382,8 @@ class Parked:
             timer.cancel()
             if self._news is not None:
                 self._news.cancel()
-            for watch in watches:
-                watch.end()
+            for each in counts:
+                each.end()
 
     async def _until_news(self, session: Session, seconds: float) -> None:
         timer = asyncio.get_running_loop().call_later(seconds, self.wake)
@@ -466,7 +466,7 @@ class Listening:
             mark.unwatch(self.tell)
 
 
-class Watch:
+class Counting:
     """Counts what one partition gains while its fetch is parked."""
 
     __slots__ = ("_mark", "_parked", "_partition", "_wanted", "_watermark", "counted")
