@@ -9,6 +9,9 @@ Whatever the replica promised while it was asked is on disk before the answer go
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ottla.raft import partition
 from ottla.raft.leading import Verdict
 from ottla.raft.quorum import NOBODY, Voter
@@ -38,6 +41,9 @@ Fetched = FetchResponse.Topic.Partition
 Piece = FetchSnapshotResponse.Topic.Partition
 TELLS_LEADER = 17
 
+Q = TypeVar("Q")
+A = TypeVar("A")
+
 
 def _consensus(ctx: Context) -> Consensus:
     if not ctx.node.quorum.is_started:
@@ -45,28 +51,26 @@ def _consensus(ctx: Context) -> Consensus:
     return ctx.node.quorum.consensus
 
 
-@serves(VoteRequest, versions="0-2")
-async def vote(request: VoteRequest, ctx: Context) -> VoteResponse:
+def _answered_by(part: Callable[[Replica, Q, float, str], A], request: Q, ctx: Context) -> A:
     consensus = _consensus(ctx)
-    answer = consensus.replica.vote(request, consensus.now_ms(), ctx.listener)
+    answer = part(consensus.replica, request, consensus.now_ms(), ctx.listener)
     consensus.step_before_answer()
     return answer
+
+
+@serves(VoteRequest, versions="0-2")
+async def vote(request: VoteRequest, ctx: Context) -> VoteResponse:
+    return _answered_by(Replica.vote, request, ctx)
 
 
 @serves(BeginQuorumEpochRequest, versions="0-1")
 async def begin_quorum_epoch(request: BeginQuorumEpochRequest, ctx: Context) -> BeginQuorumEpochResponse:
-    consensus = _consensus(ctx)
-    answer = consensus.replica.begin_epoch(request, consensus.now_ms(), ctx.listener)
-    consensus.step_before_answer()
-    return answer
+    return _answered_by(Replica.begin_epoch, request, ctx)
 
 
 @serves(EndQuorumEpochRequest, versions="0-1")
 async def end_quorum_epoch(request: EndQuorumEpochRequest, ctx: Context) -> EndQuorumEpochResponse:
-    consensus = _consensus(ctx)
-    answer = consensus.replica.end_epoch(request, consensus.now_ms(), ctx.listener)
-    consensus.step_before_answer()
-    return answer
+    return _answered_by(Replica.end_epoch, request, ctx)
 
 
 # --- the log
