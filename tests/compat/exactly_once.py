@@ -7,6 +7,7 @@ claim is also the simplest one: what is read there at read_committed is the inpu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import subprocess
@@ -14,16 +15,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
 from compat.copier import STEPS, transformed
 from compat.transacting import Confluent, Found, committed_offsets
-from harness import Server, die_with_parent
+from harness import die_with_parent
 
 COPIER = Path(__file__).resolve().parent / "copier.py"
 JAVA_COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
@@ -187,10 +190,21 @@ class Writer:
         assert not self._failures
 
 
-class Trial:
-    """A broker, the loops on it, and a writer. `run` does something to them now and then; `check` tells the truth."""
+class Killed(Protocol):
+    """A broker, or several of them: somebody is killed, and back again after `start`."""
 
-    def __init__(self, server: Server, loops: Sequence[Loop], per_second: int) -> None:
+    @property
+    def address(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
+class Trial:
+    """A broker, the loops on it, and a writer. Tests do something to them now and then; `check` tells the truth."""
+
+    def __init__(self, server: Killed, loops: Sequence[Loop], per_second: int) -> None:
         self.server, self.loops = server, loops
         admin = AdminClient({"bootstrap.servers": server.address, **RECONNECT})
         topics = [NewTopic(name, loop.partitions) for loop in loops for name in (loop.input, loop.output)]
@@ -209,6 +223,16 @@ class Trial:
     def kill_broker(self) -> None:
         self.server.kill()
         self.server.start()
+
+    def kill_somebody(self, seconds: float, rng: random.Random, pause_max_s: float, brokers: float) -> None:
+        """For so long, again and again: of the killed this share are brokers, the others are clients."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.tend(rng.uniform(0.5, pause_max_s))
+            if rng.random() < brokers:
+                self.kill_broker()
+            else:
+                rng.choice(self.loops).kill(rng)
 
     def die_at_every_step(self) -> None:
         for loop in self.loops:
@@ -254,10 +278,32 @@ class Trial:
         for loop in self.loops:
             loop.stop()
 
-    def told(self) -> str:
-        return f"{self.writer.count} records each, " + ", ".join(
-            f"{loop.name} began {len(loop.ends) + 1} times" for loop in self.loops
-        )
+    def tell(self, capsys: pytest.CaptureFixture[str]) -> None:
+        began = ", ".join(f"{loop.name} began {len(loop.ends) + 1} times" for loop in self.loops)
+        with capsys.disabled():
+            print(f" [{self.writer.count} records each, {began}]", end="")
+
+
+Begin = Callable[..., Trial]
+
+
+@contextlib.contextmanager
+def trials(server: Killed, kind: type[Trial] = Trial) -> Iterator[Begin]:
+    """`begin(make, per_second)` starts the server and a trial with the loops that `make` has for its address."""
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    begun: list[Trial] = []
+
+    def begin(make: Callable[[str], list[Loop]], per_second: int) -> Trial:
+        server.start()
+        begun.append(kind(server, make(server.address), per_second))
+        return begun[-1]
+
+    try:
+        yield begin
+    finally:
+        for each in begun:
+            each.stop()
 
 
 def difference(copied: dict[int, list[str]], wanted: dict[int, list[str]]) -> str:
