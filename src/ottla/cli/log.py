@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_json
+from ottla.cli.options import add_bare_action, add_json
 from ottla.cli.text import compact, header_name, shown, table
 
 if TYPE_CHECKING:
@@ -42,13 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what[0].upper()}{what[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_bare_action(actions, name, what, example)
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a segment, or a directory with segments in it")
     add_json(parser, "one line of JSON each")
     return parser

@@ -43,8 +43,8 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
     parser.add_argument("--json", action="store_true", help=what)
 
 
-def add_action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    """One of the things a verb can do; it asks a cluster, and can print JSON."""
+def add_bare_action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """One of the things a verb can do."""
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=what,
@@ -52,6 +52,12 @@ def add_action(actions: Any, name: str, what: str, example: str) -> argparse.Arg
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    return parser
+
+
+def add_action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """One that asks a cluster, and can print JSON."""
+    parser = add_bare_action(actions, name, what, example)
     add_bootstrap(parser)
     add_json(parser)
     return parser

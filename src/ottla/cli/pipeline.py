@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.colour import coloured
 from ottla.cli.mistakes import Mistake
-from ottla.cli.options import add_json, pairs
+from ottla.cli.options import add_bare_action, add_json, pairs
 from ottla.cli.text import table
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--explain", action="store_true", help="print Spark's plan of each sink as well")
     add_json(check)
-    init = actions.add_parser(
-        "init", help="write an example with comments", description="Write an example with comments."
-    )
+    init = add_bare_action(actions, "init", "write an example with comments", "ottla pipeline init")
     init.add_argument("file", nargs="?", default=FILE, metavar="FILE", help=f"where to ({FILE})")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     status = _action(actions, "status", "show how a pipeline goes", "ottla pipeline status pipeline.yml")
@@ -82,13 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=what,
-        description=f"{what[0].upper()}{what[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_bare_action(actions, name, what, example)
     parser.add_argument("file", metavar="FILE", help="the pipeline")
     parser.add_argument(
         "-b",
