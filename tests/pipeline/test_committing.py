@@ -22,11 +22,11 @@ from ottla.pipeline.committing import (
     PROGRESS_TOPIC,
     Fenced,
     Marker,
+    MicroBatch,
     Outcome,
     Refused,
     Sink,
     SinkError,
-    Step,
     commit_once,
     commit_whole,
     deliver,
@@ -42,35 +42,35 @@ SINK = Sink("s")
 
 
 @pytest.mark.parametrize(
-    ("marker", "step", "outcome"),
+    ("marker", "micro_batch", "outcome"),
     [
-        (None, Step("q", 0), Outcome.WRITTEN),
-        (Marker("q", 3), Step("q", 3), Outcome.WRITTEN),
-        (Marker("q", 3), Step("q", 2), Outcome.SKIPPED),
-        (None, Step("q", 1), "marker in topic __ottla_sink_progress is missing"),
-        (Marker("q", 3), Step("q", 1), "an older copy"),
-        (Marker("q", 3), Step("q", 4), "batches between were not written"),
-        (Marker("other", 3), Step("q", 0), "written by query other .up to batch 2.*new checkpoint"),
-        (Marker("other", 3), Step("q", 3), "give each its own sinkId"),
-        (Marker("other", 1), Step("q", 0), "new checkpoint"),
+        (None, MicroBatch("q", 0), Outcome.WRITTEN),
+        (Marker("q", 3), MicroBatch("q", 3), Outcome.WRITTEN),
+        (Marker("q", 3), MicroBatch("q", 2), Outcome.SKIPPED),
+        (None, MicroBatch("q", 1), "marker in topic __ottla_sink_progress is missing"),
+        (Marker("q", 3), MicroBatch("q", 1), "an older copy"),
+        (Marker("q", 3), MicroBatch("q", 4), "batches between were not written"),
+        (Marker("other", 3), MicroBatch("q", 0), "written by query other .up to batch 2.*new checkpoint"),
+        (Marker("other", 3), MicroBatch("q", 3), "give each its own sinkId"),
+        (Marker("other", 1), MicroBatch("q", 0), "new checkpoint"),
     ],
 )
-def test_what_is_to_be_done_with_a_batch(marker, step, outcome):
+def test_what_is_to_be_done_with_a_batch(marker, micro_batch, outcome):
     """A missing marker is never taken for "not yet written"; what does not fit is the user's to accept, by the query's id."""
     if isinstance(outcome, Outcome):
-        assert judge(marker, step, SINK) is outcome
+        assert judge(marker, micro_batch, SINK) is outcome
         return
     with pytest.raises(Refused, match=outcome) as refused:
-        judge(marker, step, SINK)
-    assert f".option('acceptCheckpoint', '{step.query_id}')" in str(refused.value)
-    assert judge(marker, step, SINK._replace(accept="q")) is Outcome.WRITTEN
-    assert judge(marker, step, SINK._replace(accept="any")) is Outcome.WRITTEN
+        judge(marker, micro_batch, SINK)
+    assert f".option('acceptCheckpoint', '{micro_batch.query_id}')" in str(refused.value)
+    assert judge(marker, micro_batch, SINK._replace(accept="q")) is Outcome.WRITTEN
+    assert judge(marker, micro_batch, SINK._replace(accept="any")) is Outcome.WRITTEN
     with pytest.raises(Refused):
-        judge(marker, step, SINK._replace(accept="a third query"))
+        judge(marker, micro_batch, SINK._replace(accept="a third query"))
 
 
 def test_what_was_accepted_is_still_skipped_when_it_comes_again():
-    assert judge(Marker("q", 3), Step("q", 2), SINK._replace(accept="q")) is Outcome.SKIPPED
+    assert judge(Marker("q", 3), MicroBatch("q", 2), SINK._replace(accept="q")) is Outcome.SKIPPED
 
 
 def test_a_transaction_gets_the_time_it_needs():
@@ -95,8 +95,8 @@ class Scene:
             data = bytearray(build([Record(timestamp=1, value=value.encode())] * size))
             yield Entry(self.topic, number % self.partitions, len(data)), data
 
-    async def commit(self, step: Step, *values: str, **changes: Any) -> Outcome:
-        return await commit_once(self.cluster, self.sink._replace(**changes), step, self.batches(*values), 100)
+    async def commit(self, micro_batch: MicroBatch, *values: str, **changes: Any) -> Outcome:
+        return await commit_once(self.cluster, self.sink._replace(**changes), micro_batch, self.batches(*values), 100)
 
     async def seen(self) -> list[str]:
         """What a reader of committed data gets of all that is written, also where the end of a transaction is under way."""
@@ -137,12 +137,12 @@ def kafka(request: pytest.FixtureRequest) -> str:
 
 def test_a_batch_is_written_once_however_often_it_comes(kafka):
     async def act(scene: Scene) -> None:
-        assert await scene.commit(Step("q", 0), "a", "b", "c") is Outcome.WRITTEN
-        assert await scene.commit(Step("q", 0), "a", "b", "other rows") is Outcome.SKIPPED
-        assert await scene.commit(Step("q", 1), "d") is Outcome.WRITTEN
-        assert await scene.commit(Step("q", 1), "d") is Outcome.SKIPPED
-        assert await scene.commit(Step("q", 2)) is Outcome.WRITTEN  # no rows: the marker moves all the same
-        assert await scene.commit(Step("q", 3), "e") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 0), "a", "b", "c") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 0), "a", "b", "other rows") is Outcome.SKIPPED
+        assert await scene.commit(MicroBatch("q", 1), "d") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 1), "d") is Outcome.SKIPPED
+        assert await scene.commit(MicroBatch("q", 2)) is Outcome.WRITTEN  # no rows: the marker moves all the same
+        assert await scene.commit(MicroBatch("q", 3), "e") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b", "c", "d", "e"]
         assert await read_marker(scene.cluster, scene.sink.sink_id) == Marker("q", 4)
 
@@ -154,15 +154,15 @@ def test_the_marker_outlives_the_offset_that_says_the_same(kafka):
     not confuse."""
 
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
-        await scene.commit(Step("q", 1), "b")
-        await scene.commit(Step("somebody", 0), sink_id="another sink of " + scene.topic)
+        await scene.commit(MicroBatch("q", 0), "a")
+        await scene.commit(MicroBatch("q", 1), "b")
+        await scene.commit(MicroBatch("somebody", 0), sink_id="another sink of " + scene.topic)
         await scene.forget_offset()
         assert await read_marker(scene.cluster, scene.sink.sink_id) == Marker("q", 2)
-        assert await scene.commit(Step("q", 1), "b") is Outcome.SKIPPED
+        assert await scene.commit(MicroBatch("q", 1), "b") is Outcome.SKIPPED
         with pytest.raises(Refused, match="new checkpoint"):
-            await scene.commit(Step("new", 0), "a")
-        assert await scene.commit(Step("q", 2), "c") is Outcome.WRITTEN
+            await scene.commit(MicroBatch("new", 0), "a")
+        assert await scene.commit(MicroBatch("q", 2), "c") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b", "c"]
 
     play(kafka, act)
@@ -170,7 +170,7 @@ def test_the_marker_outlives_the_offset_that_says_the_same(kafka):
 
 def test_the_topic_of_markers_is_compacted_and_never_expires(broker):
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
+        await scene.commit(MicroBatch("q", 0), "a")
         settings = {setting.name: setting.value for setting in await Admin(scene.cluster).configs(PROGRESS_TOPIC)}
         assert settings["cleanup.policy"] == "compact"
         assert await scene.cluster.partition_count(PROGRESS_TOPIC) == 1
@@ -182,7 +182,7 @@ def test_an_aborted_marker_does_not_count(broker):
     """The record is in the log, and the transaction it belongs to was given up."""
 
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
+        await scene.commit(MicroBatch("q", 0), "a")
         async with Producer(scene.cluster, transactional_id=scene.sink.sink_id) as producer:
             await producer.init()
             producer.begin()
@@ -190,7 +190,7 @@ def test_an_aborted_marker_does_not_count(broker):
             await producer.send(PROGRESS_TOPIC, value=wrong.encode(), key=scene.sink.sink_id.encode())
             await producer.abort()
         await scene.forget_offset()
-        assert await scene.commit(Step("q", 1), "b") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 1), "b") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b"]
 
     play(broker, act)
@@ -200,14 +200,14 @@ def test_a_marker_behind_the_open_transaction_of_another_sink_is_found(broker):
     """It lies beyond the last stable offset: the scan waits for it instead of taking it for missing."""
 
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
+        await scene.commit(MicroBatch("q", 0), "a")
         async with Producer(scene.cluster, transactional_id=f"another of {scene.topic}") as other:
             await other.init()
             other.begin()
             await other.send(PROGRESS_TOPIC, value=b"{}", key=b"another")
-            await scene.commit(Step("q", 1), "b")
+            await scene.commit(MicroBatch("q", 1), "b")
             await scene.forget_offset()
-            again = asyncio.ensure_future(scene.commit(Step("q", 1), "b"))
+            again = asyncio.ensure_future(scene.commit(MicroBatch("q", 1), "b"))
             assert await asyncio.wait([again], timeout=1) == (set(), {again})
             await other.abort()
             assert await again is Outcome.SKIPPED
@@ -219,11 +219,11 @@ def test_a_marker_behind_the_open_transaction_of_another_sink_is_found(broker):
 def test_a_missing_marker_is_an_error(broker):
     async def act(scene: Scene) -> None:
         with pytest.raises(Refused, match="batch 7, but nothing says"):
-            await scene.commit(Step("q", 7), "a")
+            await scene.commit(MicroBatch("q", 7), "a")
         assert await scene.seen() == []
-        assert await scene.commit(Step("q", 7), "a", accept="q") is Outcome.WRITTEN
-        assert await scene.commit(Step("q", 7), "a", accept="q") is Outcome.SKIPPED
-        assert await scene.commit(Step("q", 8), "b") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 7), "a", accept="q") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 7), "a", accept="q") is Outcome.SKIPPED
+        assert await scene.commit(MicroBatch("q", 8), "b") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b"]
 
     play(broker, act)
@@ -231,14 +231,14 @@ def test_a_missing_marker_is_an_error(broker):
 
 def test_a_lost_checkpoint_is_refused_until_it_is_accepted(broker):
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("old", 0), "a")
+        await scene.commit(MicroBatch("old", 0), "a")
         with pytest.raises(Refused, match="new checkpoint"):
-            await scene.commit(Step("new", 0), "a")
+            await scene.commit(MicroBatch("new", 0), "a")
         assert await scene.seen() == ["a"]
-        assert await scene.commit(Step("new", 0), "a2", accept="new") is Outcome.WRITTEN
-        assert await scene.commit(Step("new", 1), "b") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("new", 0), "a2", accept="new") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("new", 1), "b") is Outcome.WRITTEN
         with pytest.raises(Refused, match="new checkpoint"):
-            await scene.commit(Step("old", 1), "b")
+            await scene.commit(MicroBatch("old", 1), "b")
         assert await scene.seen() == ["a", "a2", "b"]
 
     play(broker, act)
@@ -252,13 +252,13 @@ def test_a_query_that_is_refused_does_not_disturb_the_one_at_work(broker, monkey
             with monkeypatch.context() as patch:
                 patch.setattr(Producer, "flush", flush)
                 with pytest.raises(Refused, match="give each its own sinkId"):
-                    await scene.commit(Step("newcomer", 0), "x")
+                    await scene.commit(MicroBatch("newcomer", 0), "x")
             await flush(producer)
 
         flush = Producer.flush
-        await scene.commit(Step("q", 0), "a")
+        await scene.commit(MicroBatch("q", 0), "a")
         monkeypatch.setattr(Producer, "flush", disturbed)
-        assert await scene.commit(Step("q", 1), "b") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 1), "b") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b"]
 
     play(broker, act)
@@ -268,12 +268,12 @@ def test_an_old_driver_is_shut_out(kafka):
     """It stops in the middle of its transaction; another takes over, does the same batch and the next; then it wakes up."""
 
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
+        await scene.commit(MicroBatch("q", 0), "a")
         half, go_on = asyncio.Event(), asyncio.Event()
 
         async def zombie() -> Outcome:
             async with Cluster(",".join(f"{host}:{port}" for host, port in scene.cluster.bootstrap)) as own:
-                return await commit_once(own, scene.sink, Step("q", 1), scene.batches("z1", "z2", "z3"), 100)
+                return await commit_once(own, scene.sink, MicroBatch("q", 1), scene.batches("z1", "z2", "z3"), 100)
 
         async def stopped(producer: Producer, batches: Any) -> None:
             for entry, batch in batches:
@@ -288,13 +288,13 @@ def test_an_old_driver_is_shut_out(kafka):
             patch.setattr("ottla.pipeline.committing._post", stopped)
             old = asyncio.ensure_future(zombie())
             await half.wait()
-        assert await scene.commit(Step("q", 1), "b") is Outcome.WRITTEN
-        assert await scene.commit(Step("q", 2), "c") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 1), "b") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 2), "c") is Outcome.WRITTEN
         go_on.set()
         with pytest.raises(Fenced, match="another query writes with the sinkId"):
             await old
         assert await scene.seen() == ["a", "b", "c"]
-        assert await scene.commit(Step("q", 3), "d") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 3), "d") is Outcome.WRITTEN
 
     play(kafka, act)
 
@@ -303,12 +303,12 @@ def test_a_driver_that_comes_back_late_does_not_write_again(broker):
     """A zombie that had not begun: it takes the id over, and finds that its batch was written, or that it is old."""
 
     async def act(scene: Scene) -> None:
-        await scene.commit(Step("q", 0), "a")
-        assert await scene.commit(Step("q", 0), "zombie") is Outcome.SKIPPED
-        await scene.commit(Step("q", 1), "b")
+        await scene.commit(MicroBatch("q", 0), "a")
+        assert await scene.commit(MicroBatch("q", 0), "zombie") is Outcome.SKIPPED
+        await scene.commit(MicroBatch("q", 1), "b")
         with pytest.raises(Refused, match="older copy"):
-            await scene.commit(Step("q", 0), "zombie")
-        assert await scene.commit(Step("q", 2), "c") is Outcome.WRITTEN
+            await scene.commit(MicroBatch("q", 0), "zombie")
+        assert await scene.commit(MicroBatch("q", 2), "c") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b", "c"]
 
     play(broker, act)
@@ -320,9 +320,9 @@ def test_what_cannot_be_written_leaves_nothing_behind(broker):
     async def act(scene: Scene) -> None:
         await Admin(scene.cluster).alter_configs(scene.topic, put={"max.message.bytes": "500"})
         with pytest.raises(SinkError, match=r"max\.message\.bytes"):
-            await scene.commit(Step("q", 0), "a", "b" * 1000, "c")
+            await scene.commit(MicroBatch("q", 0), "a", "b" * 1000, "c")
         assert await scene.seen() == []
-        assert await scene.commit(Step("q", 0), "a", "b", "c") is Outcome.WRITTEN
+        assert await scene.commit(MicroBatch("q", 0), "a", "b", "c") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b", "c"]
 
     play(broker, act)
@@ -332,7 +332,7 @@ def test_a_partition_that_is_gone_is_said(broker):
     async def act(scene: Scene) -> None:
         scene.partitions = 3  # a task saw the topic that was there before
         with pytest.raises(SinkError, match="has no partition 2"):
-            await scene.commit(Step("q", 0), "a", "b", "c")
+            await scene.commit(MicroBatch("q", 0), "a", "b", "c")
         scene.partitions = 2
         assert await scene.seen() == []
 
@@ -364,7 +364,7 @@ def test_without_transactions_it_is_written_at_least_once(broker):
 def test_a_timeout_that_the_broker_does_not_allow_is_explained(broker):
     async def act(scene: Scene) -> None:
         with pytest.raises(SinkError, match=r"transaction\.max\.timeout\.ms"):
-            await scene.commit(Step("q", 0), "a", transaction_timeout_ms=10**9)
+            await scene.commit(MicroBatch("q", 0), "a", transaction_timeout_ms=10**9)
 
     play(broker, act)
 
@@ -381,8 +381,8 @@ def test_an_answer_that_got_lost_is_not_called_a_failure(broker, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Producer, "commit", lost)
             with pytest.raises(SinkError, match="may not have been written"):
-                await scene.commit(Step("q", 0), "a")
-        assert await scene.commit(Step("q", 0), "a") is Outcome.SKIPPED
+                await scene.commit(MicroBatch("q", 0), "a")
+        assert await scene.commit(MicroBatch("q", 0), "a") is Outcome.SKIPPED
         assert await scene.seen() == ["a"]
 
     play(broker, act)

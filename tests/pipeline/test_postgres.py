@@ -17,7 +17,7 @@ import pytest
 from harness import die_with_parent
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ottla[postgres]'")
-from ottla.pipeline.committing import Step  # noqa: E402
+from ottla.pipeline.committing import MicroBatch, Refused  # noqa: E402
 from ottla.pipeline.files import postgres  # noqa: E402
 
 SECONDS = 30
@@ -78,18 +78,18 @@ COLUMNS = ["page", "n", "Sum", "data"]
 
 def test_rows_replace_those_with_the_same_key(target):
     assert postgres.write(
-        target, Step("query", 0), COLUMNS, [("a", 1, Decimal("1.5"), {"x": Decimal(1)}), ("b", 1, None, None)]
+        target, MicroBatch("query", 0), COLUMNS, [("a", 1, Decimal("1.5"), {"x": Decimal(1)}), ("b", 1, None, None)]
     )
     assert postgres.write(
-        target, Step("query", 1), COLUMNS, [("a", 2, None, None), ("c", 3, None, None), ("a", 4, None, None)]
+        target, MicroBatch("query", 1), COLUMNS, [("a", 2, None, None), ("c", 3, None, None), ("a", 4, None, None)]
     )
     assert rows(target) == [("a", 4, None, None), ("b", 1, None, None), ("c", 3, None, None)], "the last one counts"
 
 
 def test_a_micro_batch_that_comes_again_changes_nothing(target):
     """Exactly once: after a failure Spark repeats its last micro-batch, perhaps with other rows."""
-    assert postgres.write(target, Step("query", 0), COLUMNS, [("a", 1, None, {"x": 1})])
-    assert not postgres.write(target, Step("query", 0), COLUMNS, [("z", 9, None, None)])
+    assert postgres.write(target, MicroBatch("query", 0), COLUMNS, [("a", 1, None, {"x": 1})])
+    assert not postgres.write(target, MicroBatch("query", 0), COLUMNS, [("z", 9, None, None)])
     assert rows(target) == [("a", 1, None, {"x": 1})]
 
 
@@ -99,31 +99,31 @@ def test_one_that_fails_half_way_leaves_nothing(target):
         raise RuntimeError("gone")
 
     with pytest.raises(RuntimeError, match="gone"):
-        postgres.write(target, Step("query", 0), COLUMNS, failing())
+        postgres.write(target, MicroBatch("query", 0), COLUMNS, failing())
     assert rows(target) == []
-    assert postgres.write(target, Step("query", 0), COLUMNS, [("a", 1, None, None)])
+    assert postgres.write(target, MicroBatch("query", 0), COLUMNS, [("a", 1, None, None)])
 
 
 @pytest.mark.parametrize("batch", [0, 3])
 def test_a_checkpoint_that_does_not_belong_to_the_table_is_refused(target, batch):
     """A lost checkpoint begins at 0 again, an old table leaves a hole: neither may be taken for the next micro-batch."""
     for number in (0, 1):
-        postgres.write(target, Step("query", number), COLUMNS, [])
-    with pytest.raises(postgres.Refused, match=f"micro-batch {batch} of .* comes after 1 .* in ottla_batches"):
-        postgres.write(target, Step("query", batch), COLUMNS, [("a", 1, None, None)])
+        postgres.write(target, MicroBatch("query", number), COLUMNS, [])
+    with pytest.raises(Refused, match=f"micro-batch {batch} of .* comes after 1 .* in ottla_batches"):
+        postgres.write(target, MicroBatch("query", batch), COLUMNS, [("a", 1, None, None)])
     assert rows(target) == []
 
 
 def test_a_checkpoint_that_was_lost_after_its_first_micro_batch_is_noticed(target):
     """Its number alone would pass for a repetition."""
-    postgres.write(target, Step("lost", 0), COLUMNS, [])
-    with pytest.raises(postgres.Refused):
-        postgres.write(target, Step("new", 0), COLUMNS, [("a", 1, None, None)])
+    postgres.write(target, MicroBatch("lost", 0), COLUMNS, [])
+    with pytest.raises(Refused):
+        postgres.write(target, MicroBatch("new", 0), COLUMNS, [("a", 1, None, None)])
 
 
 def test_without_keys_rows_are_added(target):
     plain = postgres.Target(target.address, target.table, (), "", "", target.query)
-    postgres.write(plain, Step("query", 0), ["page"], [("a",), ("b",)])
+    postgres.write(plain, MicroBatch("query", 0), ["page"], [("a",), ("b",)])
     with pytest.raises(psycopg.errors.UniqueViolation):
-        postgres.write(plain, Step("query", 1), ["page"], [("c",), ("a",)])
+        postgres.write(plain, MicroBatch("query", 1), ["page"], [("c",), ("a",)])
     assert [row[0] for row in rows(target)] == ["a", "b"]

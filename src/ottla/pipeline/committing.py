@@ -75,7 +75,7 @@ class Refused(SinkError):
     """What the checkpoint says and what the output says do not fit."""
 
 
-class Step(NamedTuple):
+class MicroBatch(NamedTuple):
     """One batch of one query; of a batch write, its operation and 0."""
 
     query_id: str
@@ -106,62 +106,65 @@ class Sink(NamedTuple):
         return self.transaction_timeout_ms or min(TIMEOUT_MS + total_bytes // BYTES_PER_MS_MIN, TIMEOUT_MS_MAX)
 
 
-def judge(marker: Marker | None, step: Step, sink: Sink) -> Outcome:
+def judge(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> Outcome:
     """What is to be done with this batch: write it, or skip it; or raise."""
-    if marker is not None and marker.query_id == step.query_id and marker.next_batch == step.batch_id + 1:
+    if marker is not None and marker.query_id == micro_batch.query_id and marker.next_batch == micro_batch.batch_id + 1:
         return Outcome.SKIPPED
-    if marker == Marker(*step) or (marker is None and step.batch_id == 0):
+    if marker == Marker(*micro_batch) or (marker is None and micro_batch.batch_id == 0):
         return Outcome.WRITTEN
-    if sink.accept in (ANY, step.query_id):
+    if sink.accept in (ANY, micro_batch.query_id):
         return Outcome.WRITTEN
-    raise Refused(f"{_misfit(marker, step, sink.sink_id)} {_way_out(step)}")
+    raise Refused(f"{_misfit(marker, micro_batch, sink.sink_id)} {_way_out(micro_batch)}")
 
 
-def _misfit(marker: Marker | None, step: Step, sink_id: str) -> str:
+def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink_id: str) -> str:
+    query_id, batch_id = micro_batch
     if marker is None:
         return (
-            f"The checkpoint of query {step.query_id} has come to batch {step.batch_id}, but nothing says that the sink "
+            f"The checkpoint of query {query_id} has come to batch {batch_id}, but nothing says that the sink "
             f"{sink_id!r} has ever written: its marker in topic {PROGRESS_TOPIC} is missing. Was the sinkId (or the topic "
             "it comes from) changed, or does this query write to another cluster now?"
         )
-    if marker.query_id != step.query_id:
+    if marker.query_id != query_id:
         return (
             f"The sink {sink_id!r} was written by query {marker.query_id} (up to batch {marker.next_batch - 1}), and "
-            f"this is query {step.query_id} with batch {step.batch_id}: it has a new checkpoint, and might write again what "
+            f"this is query {query_id} with batch {batch_id}: it has a new checkpoint, and might write again what "
             "is there already. If two queries write to one topic, give each its own sinkId."
         )
-    if marker.next_batch > step.batch_id:
+    if marker.next_batch > batch_id:
         return (
-            f"Query {step.query_id} has written up to batch {marker.next_batch - 1} to sink {sink_id!r}, and comes with "
-            f"batch {step.batch_id} now: its checkpoint is an older copy, and its batches may hold other rows than those "
+            f"Query {query_id} has written up to batch {marker.next_batch - 1} to sink {sink_id!r}, and comes with "
+            f"batch {batch_id} now: its checkpoint is an older copy, and its batches may hold other rows than those "
             "of these numbers that were written."
         )
     return (
-        f"Query {step.query_id} has written up to batch {marker.next_batch - 1} to sink {sink_id!r}, and comes with batch "
-        f"{step.batch_id} now: the batches between were not written by this sink."
+        f"Query {query_id} has written up to batch {marker.next_batch - 1} to sink {sink_id!r}, and comes with batch "
+        f"{batch_id} now: the batches between were not written by this sink."
     )
 
 
-def _way_out(step: Step) -> str:
+def _way_out(micro_batch: MicroBatch) -> str:
     return (
         "Nothing was written. To go on from this checkpoint all the same, "
-        f"add .option('acceptCheckpoint', '{step.query_id}')."
+        f"add .option('acceptCheckpoint', '{micro_batch.query_id}')."
     )
 
 
 # Delivery.
 
 
-async def commit_once(cluster: Cluster, sink: Sink, step: Step, batches: Batches, total_bytes: int) -> Outcome:
+async def commit_once(
+    cluster: Cluster, sink: Sink, micro_batch: MicroBatch, batches: Batches, total_bytes: int
+) -> Outcome:
     """Write this batch exactly once, however often it is tried."""
-    await _look_first(cluster, sink, step)
+    await _look_first(cluster, sink, micro_batch)
     async with _transactional(cluster, sink, total_bytes) as producer:
-        outcome = judge(await read_marker(cluster, sink.sink_id), step, sink)
+        outcome = judge(await read_marker(cluster, sink.sink_id), micro_batch, sink)
         if outcome is Outcome.WRITTEN:
             await _ensure_progress_topic(cluster)
             producer.begin()
             await _post(producer, batches)
-            await _mark(producer, sink.sink_id, Marker(step.query_id, step.batch_id + 1))
+            await _mark(producer, sink.sink_id, Marker(micro_batch.query_id, micro_batch.batch_id + 1))
             await producer.commit()
         return outcome
 
@@ -257,14 +260,14 @@ async def read_marker(cluster: Cluster, sink_id: str) -> Marker | None:
         return None
 
 
-async def _look_first(cluster: Cluster, sink: Sink, step: Step) -> None:
+async def _look_first(cluster: Cluster, sink: Sink, micro_batch: MicroBatch) -> None:
     """Refuse what would be refused later, before it shuts out whoever is at work under this name rightly."""
     try:
         marker = await _fetch_marker(cluster, sink.sink_id, LOOK_SECONDS)
     except (KafkaError, OSError):
         return  # not settled just now, or something is wrong that will be met again
     if marker is not None:
-        judge(marker, step, sink)
+        judge(marker, micro_batch, sink)
 
 
 async def _fetch_marker(cluster: Cluster, sink_id: str, budget_s: float | None = None) -> Marker | None:

@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 from ottla.pipeline.blocking import Broker
-from ottla.pipeline.committing import Batches, Sink, SinkError, Step, commit_once, commit_whole, deliver
+from ottla.pipeline.committing import Batches, MicroBatch, Sink, SinkError, commit_once, commit_whole, deliver
 from ottla.pipeline.options import BadOption, Connect, Text, refuse_unknown
 from ottla.pipeline.rows import NO_TOPIC, Encoder, Shape
 from ottla.pipeline.spool import Filling, Parcel, Spool
@@ -119,7 +119,7 @@ class Writing:
     sink: Sink
     exactly_once: bool
     operation_id: str | None
-    micro_batch: Step | None
+    micro_batch: MicroBatch | None
     codec: int
     level: int | None
     batch_bytes: int
@@ -157,10 +157,10 @@ class Writing:
         )
 
 
-def _micro_batch(text: Text) -> Step | None:
+def _micro_batch(text: Text) -> MicroBatch | None:
     query, number = text.get("queryId"), text.number("batchId", least=0)
     if query and number is not None and text.get("operationId") is None:
-        return Step(query, number)
+        return MicroBatch(query, number)
     if query or number is not None:
         raise BadOption("queryId and batchId belong together, and to no operationId")
     return None
@@ -324,8 +324,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         made, sink = _made(messages), self.writing.sink
         if self.writing.exactly_once:
-            step = Step(_query_id(made), batchId)
-            _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
+            micro_batch = MicroBatch(_query_id(made), batchId)
+            _send(
+                self.writing,
+                made,
+                lambda cluster, batches, size: commit_once(cluster, sink, micro_batch, batches, size),
+            )
         else:
             _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
         self.spool.clear()
@@ -341,25 +345,29 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
-        self.sink, self.step = writing.sink, writing.micro_batch
-        if self.step is None:
+        self.sink, self.micro_batch = writing.sink, writing.micro_batch
+        if self.micro_batch is None:
             name = writing.operation_id or uuid.uuid4().hex
             self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
         if writing.operation_id is not None:
-            self.step = Step(writing.operation_id, 0)
+            self.micro_batch = MicroBatch(writing.operation_id, 0)
         self.spool = Spool.prepare(writing.spool_path, self.sink.sink_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         return encode(self.writing, self.spool, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        made, sink, step = _made(messages), self.sink, self.step
+        made, sink, micro_batch = _made(messages), self.sink, self.micro_batch
         if not self.writing.exactly_once:
             _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
-        elif step is None:
+        elif micro_batch is None:
             _send(self.writing, made, lambda cluster, batches, size: commit_whole(cluster, sink, batches, size))
         else:
-            _send(self.writing, made, lambda cluster, batches, size: commit_once(cluster, sink, step, batches, size))
+            _send(
+                self.writing,
+                made,
+                lambda cluster, batches, size: commit_once(cluster, sink, micro_batch, batches, size),
+            )
         self.spool.clear()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -15,7 +15,6 @@ FATAL = (
     "DataLoss",
     "committing.Refused",
     "committing.Fenced",
-    "postgres.Refused",
     "WrongPipeline",
     "needs.Missing",
     "AnalysisException",

@@ -18,14 +18,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from ottla.pipeline.committing import Step
+from ottla.pipeline.committing import MicroBatch, Refused
 
 MARKERS = "ottla_batches"
 ORDER = "ottla_row_number"
-
-
-class Refused(Exception):
-    """The table and the checkpoint do not belong together; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +34,34 @@ class Target:
     query: str  # whose marker
 
 
-def write(target: Target, step: Step, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+def write(target: Target, micro_batch: MicroBatch, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
     """One micro-batch; False if it was there already."""
     with (
         psycopg.connect(target.address, user=target.user or None, password=target.password or None) as connection,
         connection.transaction(),
         connection.cursor() as cursor,
     ):
-        if _is_there(cursor, target, step):
+        if _is_there(cursor, target, micro_batch):
             return False
         _insert(cursor, target, columns, rows)
-        _mark(cursor, target.query, step)
+        _mark(cursor, target.query, micro_batch)
     return True
 
 
-def _is_there(cursor: psycopg.Cursor[Any], target: Target, step: Step) -> bool:
+def _is_there(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBatch) -> bool:
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
     )
     cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
-    checkpoint, last = cursor.fetchone() or (step.query_id, -1)
-    if checkpoint != step.query_id or step.batch_id not in (last, last + 1):
+    query_id, batch_id = micro_batch
+    checkpoint, last = cursor.fetchone() or (query_id, -1)
+    if checkpoint != query_id or batch_id not in (last, last + 1):
         raise Refused(
-            f"micro-batch {step.batch_id} of {target.query} (checkpoint {step.query_id}) comes after {last} (checkpoint "
+            f"micro-batch {batch_id} of {target.query} (checkpoint {query_id}) comes after {last} (checkpoint "
             f"{checkpoint}) in {MARKERS}: the checkpoint and the table do not belong together. To begin anew: empty "
             f"{target.table}, DELETE FROM {MARKERS} WHERE query = '{target.query}', and remove the checkpoint"
         )
-    return bool(step.batch_id == last)
+    return bool(batch_id == last)
 
 
 def _insert(cursor: psycopg.Cursor[Any], target: Target, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -93,9 +90,9 @@ def _insertion(target: Target, columns: Sequence[str]) -> sql.SQL | Any:
     return sql.SQL(f"INSERT INTO {{table}} ({{names}}) {newest} ON CONFLICT ({keys}) {then}")
 
 
-def _mark(cursor: psycopg.Cursor[Any], query: str, step: Step) -> None:
+def _mark(cursor: psycopg.Cursor[Any], query: str, micro_batch: MicroBatch) -> None:
     text = f"INSERT INTO {MARKERS} VALUES (%s, %s, %s) ON CONFLICT (query) DO UPDATE SET batch = EXCLUDED.batch"
-    cursor.execute(text, [query, *step])
+    cursor.execute(text, [query, *micro_batch])
 
 
 def _adapted(value: Any) -> Any:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
 from ottla.pipeline import needs
-from ottla.pipeline.committing import SinkError, Step
+from ottla.pipeline.committing import MicroBatch, SinkError
 from ottla.pipeline.files import formats
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
@@ -114,8 +114,8 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
     target = postgres.Target(address, sink.table, sink.keys, sink.user, sink.password, f"{spec.name}.{sink.name}")
 
     def write(batch: DataFrame, number: int) -> None:
-        step = Step(_query_of(batch), number)
-        postgres.write(target, step, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
+        micro_batch = MicroBatch(_query_of(batch), number)
+        postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
 
     return write
 
