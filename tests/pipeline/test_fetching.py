@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -143,6 +144,19 @@ def test_a_topic_made_again_is_not_the_one_that_was_planned(topics: Topics) -> N
     with pytest.raises(DataLoss, match="topic 'again' was deleted"):
         read(topics, old)
     assert read(topics, old, failOnDataLoss="false") == []
+
+
+def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver planned it with another broker. Believed at once, it would lose all of it where losses are allowed."""
+    monkeypatch.setattr(fetching, "BELIEVED_SECONDS", 30.0)  # this machine may be slow
+    under_way = iter(fetching.read(reading(topics, failOnDataLoss="false"), Range("not-yet", 0, 0, 1)))
+    with ThreadPoolExecutor(1) as task:
+        first = task.submit(lambda: next(under_way).to_pylist())
+        assert not wait([first], 0.2).done
+        topics.write(topics.make("not-yet"), [b"v"])
+        assert offsets(first.result()) == [0]
 
 
 def test_a_leader_that_stays_silent_is_not_waited_for_for_ever(topics: Topics) -> None:

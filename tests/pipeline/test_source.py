@@ -382,6 +382,19 @@ def test_a_topic_made_again_is_a_clear_failure(topics: Topics) -> None:
     going_on.stop()
 
 
+def test_a_topic_made_again_before_the_first_rows_is_read_from_its_beginning(topics: Topics) -> None:
+    """The note of where the first batch began is of the topic that is there, not of the one that was."""
+    name = topics.make("reborn-early")
+    topics.write(name, [b"old"] * 3)
+    query = Query(topics, {"subscribe": name, "failOnDataLoss": "false"})
+    assert query.next() == []
+    topics.door.run(topics.admin.delete_topic(name))
+    topics.make(name)
+    topics.write(name, [b"new"] * 5)
+    assert offsets(query.next()) == [(0, offset) for offset in range(5)]
+    query.stop()
+
+
 def test_a_deleted_topic_is_a_clear_failure(topics: Topics) -> None:
     name, other = topics.make("deleted"), topics.make("stays")
     options = {"subscribe": f"{name},{other}", "startingOffsets": "earliest"}

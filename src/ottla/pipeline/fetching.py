@@ -31,6 +31,9 @@ WAIT_MS = 500
 # A range of fewer offsets than this is asked for in a small fetch, as long as the size of its records is not known.
 SHORT_RANGE = 4096
 SMALL_FETCH_BYTES = 1 << 20
+# A broker that says there is no such topic may only not have heard of it yet: it is believed when it says so for this long.
+BELIEVED_SECONDS = 1.0
+ASK_AGAIN_SECONDS = 0.05
 
 
 class Silent(Exception):
@@ -80,10 +83,15 @@ class _Fetching:
         """The next batches from `position` on, however often a leader has to be found for that."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.reading.poll_s
+        believed_at = loop.time() + BELIEVED_SECONDS
         while True:
             try:
                 found = await self.cluster.retrying(partial(self._fetch, position), self.reading.poll_s)
             except NoTopic:
+                if loop.time() < believed_at:
+                    self.cluster.forget(self.piece.topic)
+                    await self.cluster.pause(ASK_AGAIN_SECONDS)
+                    continue
                 lost(self.reading, f"topic {self.piece.topic!r} was deleted before {self._rest(position)} were read")
                 return Step(Found(), position, self.piece.end)
             except KafkaError as error:

@@ -217,9 +217,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = limited(self.reading.offsets_per_trigger_max, begin, end)
         if end == start.positions and found.ids == start.ids:
             return text
-        # The initial offset carries its own beginning; the end of the first batch keeps it, later ones need none.
+        # The initial offset carries its own beginning; the end of the first batch says where it began, later ones need not.
         first = start.begun is not None and start.begun == start.positions
-        return StreamOffset(end, found.ids, group, start.begun if first else None).text()
+        return StreamOffset(end, found.ids, group, begin if first else None).text()
 
     async def _ends(self, start: StreamOffset) -> tuple[Found, Positions]:
         if self._target is not None:
