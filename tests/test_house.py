@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "replication",
         "client",
     },
-    "pipeline": {"metrics", "wire", "world", "properties", "client"},
+    "pipeline": {"metrics", "wire", "world", "client"},
     "testing": {"wire", "world", "config", "log", "metadata", "server"},
     "sim": {"wire", "world", "config", "log", "raft", "metadata", "replication", "client", "server"},
     "cli": {
