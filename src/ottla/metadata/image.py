@@ -96,7 +96,7 @@ class Broker(NamedTuple):
 
     @property
     def active(self) -> bool:
-        """May lead, and may take new replicas."""
+        """May lead, and may count as in sync. Where new replicas may go is said in `placement`: to fenced ones too."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: bytes) -> bool:
@@ -107,7 +107,7 @@ class Broker(NamedTuple):
 
     @property
     def default_directory(self) -> bytes:
-        """Where a new replica goes. Only a broker with one directory needs not be asked."""
+        """Where a new replica goes. Only a broker with one directory that is not cordoned need not be asked."""
         if not self.directories:
             return DIRECTORY_MIGRATING
         open_ones = [directory for directory in self.directories if directory not in (self.cordoned or ())]
