@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from apache.kafka import Apache
 from ottla.client import commits
-from ottla.client.cluster import NoTopic, TopicPartition
+from ottla.client.cluster import Cluster, NoTopic, TopicPartition
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
 from ottla.pipeline import fetching
@@ -151,10 +152,12 @@ def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(
 ) -> None:
     """The driver planned it with another broker. Believed at once, it would lose all of it where losses are allowed."""
     monkeypatch.setattr(fetching, "BELIEVED_SECONDS", 30.0)  # this machine may be slow
+    told, forget = threading.Event(), Cluster.forget
+    monkeypatch.setattr(Cluster, "forget", lambda cluster, topic: (forget(cluster, topic), told.set()))
     under_way = iter(fetching.read(reading(topics, failOnDataLoss="false"), Range("not-yet", 0, 0, 1)))
     with ThreadPoolExecutor(1) as task:
         first = task.submit(lambda: next(under_way).to_pylist())
-        assert not wait([first], 0.2).done
+        assert told.wait(30)
         topics.write(topics.make("not-yet"), [b"v"])
         assert offsets(first.result()) == [0]
 
