@@ -166,6 +166,43 @@ def test_two_streams_into_one_directory_are_refused(tmp_path):
     assert problems(tmp_path, more) == ["p.yml:40: 'archive' writes to archive too: UNION them in a step"]
 
 
+DATABASE = """\
+  rows:
+    from: once
+    jdbc: jdbc:postgresql://db:5432/shop?password=secret
+    table: shop.rows
+    keys: [user, page]
+    mode: update
+    user: shop
+    password: secret
+"""
+
+
+def test_a_database(tmp_path):
+    sink = read(tmp_path, GOOD + DATABASE).sinks[-1]
+    assert (sink.table, sink.keys, sink.user, sink.password) == ("shop.rows", ("user", "page"), "shop", "secret")
+    assert sink.into == "postgresql shop.rows", "what is shown and logged has no password"
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        (
+            "jdbc: jdbc:postgresql:",
+            "jdbc: postgresql:",
+            "p.yml:42: an address of JDBC begins with jdbc: write jdbc:post",
+        ),
+        ("    table: shop.rows\n", "", "sink 'rows' needs 'table': write the table to write to"),
+        ("    keys: [user, page]\n", "", "p.yml:44: 'mode: update' needs 'keys': write the columns of the table's"),
+        ("    table:", "    partition_by: user\n    table:", "sink 'rows' has no 'partition_by'"),
+    ],
+)
+def test_mistakes_about_a_database(tmp_path, was, becomes, told):
+    assert was in DATABASE
+    found = problems(tmp_path, GOOD + DATABASE.replace(was, becomes, 1))
+    assert any(told in line for line in found), found
+
+
 def test_an_empty_file_and_one_without_anything(tmp_path):
     assert "is empty: `ottla pipeline init`" in problems(tmp_path, "")[0]
     assert "must be a mapping" in problems(tmp_path, "hello")[0]

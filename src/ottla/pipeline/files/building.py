@@ -60,8 +60,7 @@ def queries_of(spark: SparkSession, spec: Spec, views: Mapping[str, DataFrame]) 
 
 
 def _query(sink: Sink, writer: Any, spec: Spec) -> Query:
-    into = f"{sink.kind} {sink.target}".strip()
-    return Query(sinks.query_name(spec, sink), sink.where, into, lambda: writer.start())
+    return Query(sinks.query_name(spec, sink), sink.where, sink.into, lambda: writer.start())
 
 
 def _quarantine(source: Source, spec: Spec) -> Sink:

@@ -210,9 +210,8 @@ def _writes(sink: Sink) -> str:
     often = (
         f"every {sink.trigger}" if sink.trigger and sink.trigger[0].isdigit() else sink.trigger or "as fast as it can"
     )
-    into = f"{sink.kind} {sink.target or sink.table}".strip()
     form = f", {sink.format.name}" if sink.kind == "topic" else ""
-    return f"{sink.of} into {into}{form}, {sink.mode}, {surely}, {often}"
+    return f"{sink.of} into {sink.into}{form}, {sink.mode}, {surely}, {often}"
 
 
 def _judge_target(sink: Sink, live: Live, part: Part) -> None:

@@ -110,6 +110,13 @@ class Sink:
     partition_by: tuple[str, ...]
     options: Mapping[str, str]
 
+    @property
+    def into(self) -> str:
+        """Where to, for people and logs: the address of a database may hold a password, and is not told."""
+        if self.kind == "jdbc":
+            return f"{self.target.split(':')[1]} {self.table}"
+        return f"{self.kind} {self.target}".strip()
+
 
 @dataclass(frozen=True)
 class Spec:
