@@ -77,7 +77,6 @@ RUN_MIN = 16
 MISSES_MAX = 4
 
 _RECORD_BYTES_MIN = 7
-_INT64_MIN = -(1 << 63)
 # Zigzag numbers of one byte.
 _SMALL: Ints = np.array([(octet >> 1) ^ -(octet & 1) for octet in range(128)], dtype=np.int64)
 _MICROSECONDS_MAX = ((1 << 63) - 1) // 1000
