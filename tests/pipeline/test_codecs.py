@@ -63,6 +63,15 @@ def test_avro_there_and_back(skip):
     assert data[skip:] == plain.getvalue()
 
 
+def test_avro_leaves_no_column_out():
+    """One that the schema does not have, and with it one that is misspelled, is an error; a default may stand in."""
+    note = {"name": "note", "type": ["null", "string"], "default": None}
+    codec = Avro(json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, note]}))
+    with pytest.raises(ValueError, match="more fields than the schema specifies: nte"):
+        codec.encode({"id": 1, "nte": "x"})
+    assert codec.decode(codec.encode({"id": 1})) == {"id": 1, "note": None}
+
+
 def test_avro_of_another_schema_is_not_taken():
     codec = Avro(json.dumps(ORDER))
     with pytest.raises(ValueError, match="1 bytes are left over"):

@@ -7,8 +7,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -119,6 +122,36 @@ def test_a_checkpoint_that_was_lost_after_its_first_micro_batch_is_noticed(targe
     postgres.write(target, MicroBatch("lost", 0), COLUMNS, [])
     with pytest.raises(Refused):
         postgres.write(target, MicroBatch("new", 0), COLUMNS, [("a", 1, None, None)])
+
+
+def test_the_first_micro_batch_of_two_drivers_is_written_once(target):
+    """One that was taken for dead goes on while its successor repeats the micro-batch: there is no marker to lock yet."""
+    plain = postgres.Target(target.address, target.table, (), "", "", target.query)
+    postgres.write(replace(plain, query="before"), MicroBatch("before", 0), COLUMNS, [])  # makes the table of markers
+    both, other_waits = threading.Barrier(2), threading.Event()
+
+    def slowly() -> Iterator[tuple[object, ...]]:
+        yield ("a", 1, None, None)
+        both.wait(SECONDS)
+        other_waits.wait(SECONDS)
+
+    with ThreadPoolExecutor(2) as drivers:
+        first = drivers.submit(postgres.write, plain, MicroBatch("query", 0), COLUMNS, slowly())
+        both.wait(SECONDS)
+        second = drivers.submit(postgres.write, plain, MicroBatch("query", 0), COLUMNS, [("b", 1, None, None)])
+        until_somebody_waits(target.address, second)
+        other_waits.set()
+        assert (first.result(SECONDS), second.result(SECONDS)) == (True, False)
+    assert [row[0] for row in rows(target)] == ["a"]
+
+
+def until_somebody_waits(address: str, other: Future[bool]) -> None:
+    """For a lock, or does not and is done."""
+    deadline = time.monotonic() + SECONDS
+    with psycopg.connect(address, autocommit=True) as connection:
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone() and not other.done():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_without_keys_rows_are_added(target):

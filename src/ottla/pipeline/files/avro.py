@@ -63,7 +63,8 @@ class Avro:
     def encode(self, row: Mapping[str, Any]) -> bytes:
         stream = io.BytesIO(b"\0" * self._skip_bytes)
         stream.seek(self._skip_bytes)
-        fastavro.schemaless_writer(stream, self._parsed, row)
+        # A column that the schema does not have would be left out in silence, and one misspelled be null.
+        fastavro.schemaless_writer(stream, self._parsed, row, strict_allow_default=True)
         return stream.getvalue()
 
 

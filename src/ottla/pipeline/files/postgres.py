@@ -52,9 +52,11 @@ def _is_there(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBat
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
     )
-    cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
     query_id, batch_id = micro_batch
-    checkpoint, last = cursor.fetchone() or (query_id, -1)
+    # There must be one before the first micro-batch too: where two drivers come with that, the second waits for the first.
+    cursor.execute(f"INSERT INTO {MARKERS} VALUES (%s, %s, -1) ON CONFLICT DO NOTHING", [target.query, query_id])
+    cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
+    checkpoint, last = cursor.fetchone()  # type: ignore[misc]  # a row that is there
     if checkpoint != query_id or batch_id not in (last, last + 1):
         raise Refused(
             f"micro-batch {batch_id} of {target.query} (checkpoint {query_id}) comes after {last} (checkpoint "
@@ -91,8 +93,7 @@ def _insertion(target: Target, columns: Sequence[str]) -> sql.SQL | Any:
 
 
 def _mark(cursor: psycopg.Cursor[Any], query: str, micro_batch: MicroBatch) -> None:
-    text = f"INSERT INTO {MARKERS} VALUES (%s, %s, %s) ON CONFLICT (query) DO UPDATE SET batch = EXCLUDED.batch"
-    cursor.execute(text, [query, *micro_batch])
+    cursor.execute(f"UPDATE {MARKERS} SET batch = %s WHERE query = %s", [micro_batch.batch_id, query])
 
 
 def _adapted(value: Any) -> Any:
