@@ -163,6 +163,23 @@ def test_at_least_once_needs_no_transaction_and_keeps_no_marker(scene):
     assert scene.values() == ["a", "a", "b"]
 
 
+def test_what_others_have_spooled_under_the_same_name_is_left_alone(scene, node, tmp_path):
+    """Who writes at least once shares its name with others, and who writes to another cluster does not know of them."""
+    spooled = {"delivery": "at-least-once", "spoolAbove": "0"}
+    waiting = scene.task("a", **spooled)
+    scene.stream(0, "b", **spooled)
+    stream_writer({**scene.options, **spooled}, VALUE, False).commit([waiting], 0)
+    assert scene.values() == ["a", "b"]
+    elsewhere = Scene(node().address, tmp_path, None)
+    elsewhere.topic = elsewhere.options["topic"] = scene.topic
+    elsewhere.make(1)
+    waiting = scene.task("c", spoolAbove="0")
+    elsewhere.stream(0, "d", spoolAbove="0")
+    stream_writer(scene.options, VALUE, False).commit([waiting], 0)
+    assert scene.values() == ["a", "b", "c"]
+    assert list(tmp_path.rglob("*.batches")) == []
+
+
 def test_without_a_query_there_is_no_exactly_once(scene):
     message = scene.task("a")
     message.query_id = None

@@ -316,7 +316,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
-        self.spool = Spool.prepare(writing.spool_path, writing.sink.sink_id)
+        name = writing.sink.sink_id
+        # Nobody keeps others from writing at least once under the same name: each has a place of its own.
+        self.spool = _spool(writing, name if writing.exactly_once else f"{name}/{uuid.uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         return encode(self.writing, self.spool, iterator)
@@ -332,7 +334,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         else:
             _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
-        self.spool.clear()
+        for spool in {self.spool, *(message.spool for message in made)}:
+            spool.clear()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Spark calls this also after a commit that took effect and then failed: there is nothing here to undo."""
@@ -351,7 +354,7 @@ class BatchWriter(DataSourceArrowWriter):
             self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
         if writing.operation_id is not None:
             self.micro_batch = MicroBatch(writing.operation_id, 0)
-        self.spool = Spool.prepare(writing.spool_path, self.sink.sink_id)
+        self.spool = _spool(writing, self.sink.sink_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         return encode(self.writing, self.spool, iterator)
@@ -372,6 +375,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self.spool.give_up()
+
+
+def _spool(writing: Writing, name: str) -> Spool:
+    """Of this name on this cluster: a sink elsewhere may have the same."""
+    return Spool.prepare(writing.spool_path, f"{writing.connect.bootstrap}/{name}")
 
 
 def _send(
