@@ -219,6 +219,21 @@ class TestBrokers:
         with pytest.raises(KafkaError):
             controller.register_broker(cluster([1]), registration(2, directories=registration(1).directories), RULES)
 
+    def test_who_is_about_to_stop_leads_no_new_partition_and_is_in_sync_with_none(self) -> None:
+        image = cluster((1, 2))
+        image = apply(image, controller.begin_shutdown(image, 2, RULES))
+        image, _ = created(image, NewTopic("a", assignments=[(0, (2, 1))]))
+        partition = next(image.topics.values()).partitions[0]
+        assert (partition.replicas, partition.isr, partition.leader) == ((2, 1), (1,), 1)
+
+    def test_who_is_about_to_stop_is_so_although_it_registers_again(self) -> None:
+        """The same process asks again when an answer was lost: that is no way back."""
+        image = cluster((1, 2))
+        image = apply(image, controller.begin_shutdown(image, 2, RULES))
+        image = apply(image, controller.register_broker(image, registration(2), RULES))
+        broker = image.brokers[2]
+        assert (broker.in_controlled_shutdown, broker.fenced) == (True, False)
+
     @pytest.mark.parametrize("elr", [True, False])
     def test_a_clean_stop_and_start_keeps_the_partition_and_raises_its_epoch(self, elr: bool) -> None:
         image, _ = created(cluster(elr=elr), NewTopic("a"))

@@ -94,6 +94,12 @@ class TestUnclean:
         assert (partition.leader, partition.isr, partition.elr, partition.recovering) == (2, (2,), (), True)
         assert partition.last_known_elr == ()
 
+    def test_not_where_leaderships_return(self) -> None:
+        """REP-13, REP-15: a partition without a leader has strayed as well, but nobody leads it who may lack records."""
+        cluster = self.offline(elr=True)
+        assert cluster.apply(return_leaderships(cluster.image, cluster.rules)) is False
+        assert cluster.written == [] and cluster.partition().leader == -1
+
     def test_when_asked_for(self) -> None:
         """KIP-460, KRF-02: whoever asks for it need not ask the topic."""
         cluster = self.offline(elr=True)

@@ -109,6 +109,7 @@ def test_offsets_as_json_with_marks() -> None:
         ({"kafka.enable.auto.commit": "true"}, "checkpoint"),
         ({"kafka.security.protocol": "SASL_SSL"}, "only PLAINTEXT"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "TLS and SASL are not supported"),
+        ({"kafka.ssl.truststore.location": "ca.pem"}, "TLS and SASL are not supported"),
         ({"kafka.default.api.timeout.ms": "no"}, "whole number"),
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
         ({"bootstrap.servers": "x:1"}, "did you mean 'kafka.bootstrap.servers'?"),

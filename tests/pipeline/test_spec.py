@@ -138,6 +138,14 @@ def test_from_python_a_mistake_names_the_place(tmp_path):
         ("name: page-views", "name: a\nname: b", "p.yml:2: 'name' is there twice: the first is at p.yml:1"),
         ("    sql: SELECT * FROM views", "    sql: [a]", "p.yml:24: 'sql' must be one value, not a list"),
         ("sinks:", "sinks: [", "is not YAML"),
+        ("    parquet: archive", "    mode: update\n    parquet: archive", "p.yml:37: files are only added to: write"),
+        ("trigger: 5s", "trigger: continuous", "only for its own connectors: write a length of time"),
+        (
+            "    as: table",
+            "    as: table\n    watermark: {column: at, delay: 1s}",
+            "p.yml:16: a table has no watermark",
+        ),
+        ("  countries:", "  beats:\n    rate: often\n  countries:", "p.yml:20: 'rate' makes a stream of so many rows"),
         (
             "delay: 10 minutes",
             "dalay: 10 minutes",
