@@ -207,14 +207,21 @@ def until(condition) -> None:
 
 
 def test_a_record_that_does_not_fit_ends_it_and_is_named(spark, address, tmp_path):
-    send(address, "misfits", [("k", {"n": "many"})])
-    pipeline = (
-        Pipeline("strict", bootstrap=address, trigger="available-now", directory=tmp_path)
-        .source("misfits", topic("misfits", format="json", schema="n INT"))
-        .sink("out", to_memory("strict_out"), of="misfits")
-    )
-    with pytest.raises(Failed, match=r"the record at misfits-0 offset 0: does not fit the schema"):
-        pipeline.run()
+    """And a quarantine that is named then gets it, although it is not among the latest any more."""
+
+    def run(quarantine: str = "") -> None:
+        given = topic("misfits", format="json", schema="n INT", start="latest", quarantine=quarantine)
+        made = Pipeline("strict", bootstrap=address, trigger="available-now", directory=tmp_path)
+        made.source("misfits", given).sink("out", to_topic("fits"), of="misfits").run()
+
+    send(address, "misfits", [("k", {"n": 0})])
+    run()
+    send(address, "misfits", [("k", {"n": "many"}), ("k", {"n": 2})])
+    with pytest.raises(Failed, match=r"the record at misfits-0 offset 1: does not fit the schema"):
+        run()
+    run("misfits-apart")
+    assert values(spark, address, "fits") == [{"n": 2}]
+    assert values(spark, address, "misfits-apart") == [{"n": "many"}]
 
 
 def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):

@@ -4,7 +4,8 @@ of each source that has one. A query can be started again and again; it goes on 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -12,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.files import sinks, sources, steps
 from ottla.pipeline.files.nodes import WrongPipeline
-from ottla.pipeline.files.spec import Format, Sink, Source, Spec
+from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Format, Sink, Source, Spec
 
 QUARANTINE = "quarantine"
+EARLIEST = "earliest"
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,22 @@ def _source(spark: SparkSession, source: Source, spec: Spec) -> DataFrame:
 
 
 def queries_of(spark: SparkSession, spec: Spec, views: Mapping[str, DataFrame]) -> list[Query]:
-    made = [_query(sink, sinks.writer_of(views[sink.of], sink, spec), spec) for sink in spec.sinks]
+    """Quarantines first: one that began at a later end than its sinks would miss what they have read around."""
+    made = []
     for source in spec.sources:
         if source.quarantine and source.format.name != "raw":
             sink = _quarantine(source, spec)
-            writer = sinks.writer_of(sources.quarantined(spark, source, spec), sink, spec)
+            read = replace(source, start=EARLIEST) if _under_way(spec) else source
+            writer = sinks.writer_of(sources.quarantined(spark, read, spec), sink, spec)
             made.append(_query(sink, writer, spec))
-    return made
+    return made + [_query(sink, sinks.writer_of(views[sink.of], sink, spec), spec) for sink in spec.sinks]
+
+
+def _under_way(spec: Spec) -> bool:
+    """Whether sinks may go on from before the latest. A quarantine that is named only now then begins at the beginning: the
+    record that it was named for may be anywhere. Of a store far away that is taken for granted."""
+    root = spec.checkpoint_root.removeprefix("file://")
+    return "://" in root or any((Path(root) / sink.name / "offsets").exists() for sink in spec.sinks)
 
 
 def _query(sink: Sink, writer: Any, spec: Spec) -> Query:
@@ -64,8 +75,8 @@ def _query(sink: Sink, writer: Any, spec: Spec) -> Query:
 
 
 def _quarantine(source: Source, spec: Spec) -> Sink:
-    """As often as the sinks that read around these records."""
-    triggers = [sink.trigger for sink in spec.sinks]
+    """As often as the sinks that read around these records, and as long as any of them."""
+    triggers = sorted((sink.trigger for sink in spec.sinks), key=lambda trigger: trigger in (AVAILABLE_NOW, ONCE))
     return Sink(
         name=f"{QUARANTINE}.{source.name}",
         where=source.where,

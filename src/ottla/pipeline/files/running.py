@@ -25,6 +25,8 @@ POLL_S = 0.25
 FIRST_PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
 TRIES = 10
 GRACE_S = 30.0
+# What Spark says of a query until it knows from where to where its first micro-batch goes.
+BEGINNING = ("Initializing", "Getting offsets")
 
 
 class Failed(Exception):
@@ -151,9 +153,10 @@ class Runner:
 
 
 def _is_beginning(each: Watched) -> bool:
-    """One at a time: each starts processes of its own, and Spark gives them ten seconds to come up."""
+    """One at a time: each starts processes of its own, and Spark gives them ten seconds to come up. And who is started first
+    must know where it begins before the next does."""
     active = each.handle is not None and each.state.state == "running" and each.handle.isActive
-    return bool(active and each.handle.status.get("message") == "Initializing sources")
+    return bool(active and each.handle.status.get("message", "").startswith(BEGINNING))
 
 
 def _is_busy(handle: Any) -> bool:
