@@ -224,6 +224,21 @@ def test_a_record_that_does_not_fit_ends_it_and_is_named(spark, address, tmp_pat
     assert values(spark, address, "misfits-apart") == [{"n": "many"}]
 
 
+def test_files_whose_checkpoint_is_gone_are_not_added_to(spark, address, tmp_path):
+    """Spark would take new micro-batches for those of the same numbers that are there, and pass over them in silence."""
+    pipeline = Pipeline("kept", bootstrap=address, trigger="available-now", directory=tmp_path)
+    pipeline.source("kept", topic("kept", format="json", schema="n INT")).sink("out", to_parquet("out"), of="kept")
+    send(address, "kept", [(None, {"n": 1})])
+    pipeline.run()
+    send(address, "kept", [(None, {"n": 2})])
+    pipeline.run()
+    assert {row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()} == {1, 2}
+    shutil.rmtree(tmp_path / ".ottla" / "kept" / "checkpoints")
+    send(address, "kept", [(None, {"n": 3})])
+    with pytest.raises(WrongPipeline, match=r"out has micro-batches up to 1, .* up to -1: .* another directory"):
+        pipeline.run()
+
+
 def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):
     send(address, "checked", [("k", {"n": 1}), ("k", {"n": "x"})])
     words = {"format": "json", "schema": "n INT"}

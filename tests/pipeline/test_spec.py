@@ -169,9 +169,10 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     assert len(problems(tmp_path, text)) == 3
 
 
-def test_two_streams_into_one_directory_are_refused(tmp_path):
-    more = GOOD + "  again:\n    from: views\n    parquet: archive\n"
-    assert problems(tmp_path, more) == ["p.yml:40: 'archive' writes to archive too: UNION them in a step"]
+@pytest.mark.parametrize("place", ["archive", "./archive/"])
+def test_two_streams_into_one_directory_are_refused(tmp_path, place):
+    more = GOOD + f"  again:\n    from: views\n    parquet: {place}\n"
+    assert problems(tmp_path, more) == [f"p.yml:40: 'archive' writes to {place} too: UNION them in a step"]
 
 
 DATABASE = """\

@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -27,6 +29,7 @@ from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
 from ottla.pipeline.sink import QUERY_ID
 
 POSTGRES = "jdbc:postgresql:"
+NUMBERED = re.compile(r"(\d+)(\.compact)?")
 
 
 def writer_of(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
@@ -89,8 +92,31 @@ def _query_of(batch: DataFrame) -> str:
 
 
 def _parquet(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
+    _judge_files(sink, spec)
     writer = frame.writeStream.format("parquet").option("path", spec.path(sink.target)).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _judge_files(sink: Sink, spec: Spec) -> None:
+    """Spark passes over micro-batches whose numbers its log of files has, whatever is in them now: of a checkpoint that was
+    lost, or is older than the files, that would be rows that nobody wrote. What is planned always comes first. Of stores far
+    away this is not known."""
+    target, root = (text.removeprefix("file://") for text in (spec.path(sink.target), spec.checkpoint_root))
+    if "://" in target or "://" in root:
+        return
+    written, planned = _last_number(Path(target) / "_spark_metadata"), _last_number(Path(root) / sink.name / "offsets")
+    if written > planned:
+        told = (
+            f"{target} has micro-batches up to {written}, and the checkpoint in {root} knows of those up to {planned}"
+        )
+        way_out = "was it lost? Write to another directory, or remove this one to begin anew"
+        raise WrongPipeline([f"{sink.where}: {told}: {way_out}"])
+
+
+def _last_number(directory: Path) -> int:
+    """Of the files that Spark has numbered there; -1 if there are none."""
+    found = (NUMBERED.fullmatch(each.name) for each in directory.glob("*"))
+    return max((int(each[1]) for each in found if each), default=-1)
 
 
 def _console(frame: DataFrame, sink: Sink, spec: Spec) -> Any:

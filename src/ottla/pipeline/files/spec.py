@@ -5,6 +5,7 @@ Everything that can be known without Spark and without a broker is checked here;
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -414,7 +415,8 @@ def _judge_directories(spec: Spec, top: Section) -> None:
     """Two streams that add to one directory share one log of files, and lose data without a word."""
     seen: dict[str, str] = {}
     for sink in spec.sinks:
-        if sink.kind == "parquet" and sink.target in seen:
-            top.wrong_at(sink.where, f"{seen[sink.target]!r} writes to {sink.target} too: UNION them in a step")
+        place = os.path.normpath(spec.path(sink.target))
+        if sink.kind == "parquet" and place in seen:
+            top.wrong_at(sink.where, f"{seen[place]!r} writes to {sink.target} too: UNION them in a step")
         if sink.kind == "parquet":
-            seen[sink.target] = sink.name
+            seen[place] = sink.name
