@@ -15,7 +15,7 @@ import pytest
 
 # A program in the place of a node: says its pid and what it is told. "stubborn" does not stop, "broken" does not start.
 NODE = """
-import os, signal, sys, time
+import asyncio, os, signal, sys, time
 from ottla.cli.supervisor import supervised
 kind, fd = sys.argv[1], int(sys.argv[-1])
 if kind == "broken":
@@ -25,9 +25,9 @@ def stop(*_):
     if kind != "stubborn":
         sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
-ready = supervised(fd)
+beside = supervised(fd)
 print("pid", os.getpid(), flush=True)
-ready()
+asyncio.run(beside(None).__aenter__())
 while True:
     time.sleep(60)
 """

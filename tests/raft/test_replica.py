@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.raft import partition
+from ottla.raft import elections, partition
+from ottla.raft.connections import NEVER
 from ottla.raft.history import History
 from ottla.raft.quorum import NOBODY, Address, Key, QuorumState, VoterSet
 from ottla.raft.replica import Lost, Replica
@@ -353,10 +354,9 @@ def test_the_watermark_moves_only_past_the_first_record_of_the_leaders_own_epoch
     role = assembly.replica(leader.id).role
     assert isinstance(role, Leader)
     voters = assembly.replica(leader.id).voters
-    ends = dict.fromkeys(voters.ids, role.epoch_start)
-    assert voters.high_watermark(ends, role.epoch_start, 0) == 0
-    ends = dict.fromkeys(voters.ids, role.epoch_start + 1)
-    assert voters.high_watermark(ends, role.epoch_start, 0) == role.epoch_start + 1
+    start = role.epoch_start + 7  # records of an earlier leader before it, that everybody has
+    assert voters.high_watermark(dict.fromkeys(voters.ids, start), start, 0) == 0
+    assert voters.high_watermark(dict.fromkeys(voters.ids, start + 1), start, 0) == start + 1
     assert before > 0
 
 
@@ -656,3 +656,19 @@ def test_a_leader_that_answered_late_once_is_asked_again() -> None:
     assembly.run(20 * replica.member.timing.request_timeout_ms)
     asked_of = [send.destination.id for send, _ in asked._asked.values()]
     assert asked_of == [leader.id]
+
+
+def test_who_looks_for_a_leader_claims_only_what_is_synced() -> None:
+    """TRAP-33: the one that is asked may be the leader, and counts what it is told."""
+    assembly, leader = settled()
+    follower, other = others(assembly, leader)
+    assembly.isolate(other.id)
+    follower.auto_sync = False
+    assembly.propose("slow disk")
+    assembly.run(100)
+    member = assembly.replica(follower.id).member
+    assert member.journal.synced_end < member.journal.end_offset
+    member.connections.reset()
+    assert elections.ask_anybody(member, assembly.now_ms) == NEVER
+    follower.sync()
+    assert elections.ask_anybody(member, assembly.now_ms) < NEVER

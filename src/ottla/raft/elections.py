@@ -78,8 +78,9 @@ def poll_unattached(member: Member, role: Unattached, now_ms: float) -> float:
 
 
 def ask_anybody(member: Member, now_ms: float) -> float:
-    """A Fetch to whoever may know the leader: its answer says who that is."""
-    if member.is_changing_log or member.is_only_voter:
+    """A Fetch to whoever may know the leader: its answer says who that is. Whom it reaches may be the leader itself, and takes
+    its offset for our word (TRAP-33): so it waits for the disk as any other."""
+    if member.is_changing_log or member.is_only_voter or member.journal.synced_end < member.journal.end_offset:
         return NEVER
     places = [place.id for place in member.bootstrap] + [each for each in member.voters.ids if each != member.me.id]
     if not places:
