@@ -6,6 +6,7 @@ Behaviours have ids (LOG-12, PRT-15, TRAP-06). A test that covers one names it i
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections import defaultdict
@@ -74,6 +75,7 @@ def ids_in(text: str) -> set[str]:
     return found
 
 
+@functools.cache
 def tests_by_id() -> dict[str, list[str]]:
     covered: dict[str, list[str]] = defaultdict(list)
     for path in sorted(set(TESTS.rglob("test_*.py")) - {TESTS / "test_status.py"}):

@@ -150,6 +150,7 @@ def test_the_disk_of_one_node_is_full(volumes: Path) -> None:
         writer.check(nodes.bootstrap)
 
 
+@pytest.mark.slow
 def test_the_disk_of_all_nodes_is_full(volumes: Path) -> None:
     """OPS-04, LOG-23: the last one in sync stays, so that consumers read on; writes resume when there is room."""
     if KIND is ApacheMember:

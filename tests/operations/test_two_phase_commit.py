@@ -22,6 +22,7 @@ from conftest import StartNode
 from harness import TREE, Node, die_with_parent
 
 psycopg = pytest.importorskip("psycopg")
+pytestmark = pytest.mark.slow  # `make two-phase`
 EXAMPLE = TREE / "examples" / "two_phase_commit"
 STEPS = ("insert", "post", "prepare", "vote", "decide", "row", "records")
 DECIDED = STEPS[STEPS.index("decide") :]

@@ -224,6 +224,7 @@ def test_a_commit_that_fails_before_or_after_it_took_effect(spark, topics, tmp_p
     assert not list(failures.iterdir())
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed(spark, topics, tmp_path):
     """A task of it fails once and is repeated; then it dies while it writes, and this Spark goes on from its checkpoint.
 

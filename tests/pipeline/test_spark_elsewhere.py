@@ -1,0 +1,124 @@
+"""The same pipeline on a standalone cluster of Spark, and on a server of Spark Connect: only the address changes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from harness import HOST, Node, die_with_parent, free_port
+from spark_topics import Topics
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SPARK = Path(next(iter(find_spec("pyspark").submodule_search_locations)))  # type: ignore[union-attr, arg-type]
+SECONDS = 300
+RECORDS = 5_000
+PIPELINE = """
+name: elsewhere
+trigger: available-now
+checkpoints: {checkpoints}
+sources:
+  words: {{topic: words, format: raw, start: earliest}}
+steps:
+  shouted: {{sql: "SELECT _key, upper(CAST(value AS STRING)) AS word FROM words"}}
+sinks:
+  shouts: {{from: shouted, topic: shouts, key: _key}}
+"""
+
+
+@contextmanager
+def running(*commands: list[str]) -> Iterator[None]:
+    """Servers of Spark, ended afterwards."""
+    env = os.environ | {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen(command, env=env, preexec_fn=die_with_parent, **quiet) for command in commands]  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def spark_class(*words: object) -> list[str]:
+    return [str(SPARK / "bin" / "spark-class"), *map(str, words)]
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Iterator[Topics]:
+    node = Node(tmp_path / "data")
+    node.start()
+    try:
+        made = Topics(node.address)
+        for name in ("words", "shouts"):
+            made.make(name, 2)
+        for partition in range(2):
+            made.write("words", [b"word %d %d" % (partition, n) for n in range(RECORDS)], partition)
+        yield made
+        made.close()
+    finally:
+        node.kill()
+
+
+def run(topics: Topics, tmp_path: Path, *where: str) -> None:
+    """Twice: the second time there is nothing more to do."""
+    file = tmp_path / "pipeline.yml"
+    file.write_text(PIPELINE.format(checkpoints=tmp_path / "checkpoints"))
+    command = [sys.executable, "-m", "ottla.cli.main", "pipeline", "run", str(file), "-b", topics.address, *where]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, preexec_fn=die_with_parent)
+        assert done.returncode == 0, done.stdout + done.stderr
+    found = sorted(str(bytes(row["value"])) for row in topics.rows({"subscribe": "shouts"}))  # type: ignore[arg-type]
+    expected = [b'{"word":"WORD %d %d"}' % (partition, n) for partition in range(2) for n in range(RECORDS)]
+    assert found == sorted(map(str, expected))
+
+
+def test_on_a_standalone_cluster_of_two_workers(topics: Topics, tmp_path: Path) -> None:
+    """STR-01, STR-05: executors are processes elsewhere; the output is exact."""
+    port = free_port()
+    master = spark_class(
+        *("org.apache.spark.deploy.master.Master", "--host", HOST, "--port", port, "--webui-port", free_port())
+    )
+    workers = [
+        spark_class(
+            *("org.apache.spark.deploy.worker.Worker", "--host", HOST, "-c", 1, "-m", "600m"),
+            *("--webui-port", free_port(), "-d", tmp_path / f"worker-{n}", f"spark://{HOST}:{port}"),
+        )
+        for n in range(2)
+    ]
+    with running(master, *workers):
+        run(topics, tmp_path, "--master", f"spark://{HOST}:{port}", "--conf", "spark.executor.memory=512m")
+
+
+@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect is not installed: pip install 'ottla[connect]'")
+def test_on_a_server_of_spark_connect(topics: Topics, tmp_path: Path) -> None:
+    port = free_port()
+    server = [
+        str(SPARK / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"),
+        *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", f"spark.driver.bindAddress={HOST}"),
+        *("--conf", "spark.ui.enabled=false", "spark-internal"),
+    ]
+    with running(server):
+        until_open(port)
+        run(topics, tmp_path, "--remote", f"sc://{HOST}:{port}")
+
+
+def until_open(port: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((HOST, port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"nobody listens on {port}")
