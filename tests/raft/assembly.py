@@ -128,6 +128,8 @@ class Rules:
         disk = peer.disk
         if isinstance(replica.role, Leader):
             assert self.leaders.setdefault(replica.epoch, peer.id) == peer.id, f"two leaders in epoch {replica.epoch}"
+            mark, start = replica.role.watermark, replica.role.epoch_start
+            assert mark < 0 or mark > start, f"{peer.id} counts {mark} as committed, and its epoch begins at {start}"
             newest = max(self.leaders)  # an older one does not know yet that it is none any more
             if replica.epoch == newest and (peer.id, newest) != self._looked_at:
                 self._looked_at = (peer.id, newest)

@@ -97,6 +97,13 @@ def unsynced_records_count(patch: pytest.MonkeyPatch) -> None:
 
 
 @mistake
+def the_watermark_counts_older_epochs(patch: pytest.MonkeyPatch) -> None:
+    """What an earlier leader left behind is taken for committed as soon as a majority has it."""
+    whole = VoterSet.high_watermark
+    patch.setattr(VoterSet, "high_watermark", lambda self, ends, start, current: whole(self, ends, -1, current))
+
+
+@mistake
 def a_minority_commits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoterSet, "majority", property(lambda self: len(self.voters) // 2))
 

@@ -307,6 +307,7 @@ class _Synced:
 
 # A seed that shows it, with the faults that suit it.
 KNOWN: dict[str, int] = {
+    "enough_is_one": 1,
     "in_sync_before_caught_up": 70,
     "follower_fetches_before_it_has_synced": 0,
     "ack_before_the_in_sync_set_has_it": 2,

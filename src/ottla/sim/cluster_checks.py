@@ -8,6 +8,7 @@ that runs, and once more at each that is about to fall. It never changes anythin
     committed-lost    a leader has less than what was once below a watermark; or a log lost what it had below its own
     in-sync-behind    an in-sync replica has less than its leader's watermark, in the same life in which it got in sync; or has
                       had less for a long time
+    too-few           a leader with fewer in sync than the topic wants took records, though all who write want them all
     word-not-kept     a voter told its leader that it has more of the metadata than is synced on its disk
     hole              a batch does not begin where the one before it ends
     duplicate-batch   a producer's batch stands twice in one log
@@ -79,6 +80,7 @@ class Truth:
     end: int = 0
     leaders: dict[int, int] = field(default_factory=dict)
     behind_since: dict[int, float] = field(default_factory=dict)
+    short: tuple[int, tuple[int, ...], int] | None = None  # epoch, in-sync set and end of a leader with too few in sync
 
 
 class Watch:
@@ -179,6 +181,7 @@ class Watch:
                     f"but offsets up to {truth.end} were committed",
                 )
             self._look_for_laggards(truth, partition, node.quorum.image)
+            self._look_at_numbers(truth, machine.name, partition)
 
     def _leads(self, truth: Truth, epoch: int, leader: int, who: str) -> None:
         before = truth.leaders.setdefault(epoch, leader)
@@ -209,6 +212,14 @@ class Watch:
             place = truth.sequences.setdefault(sequence, batch.base_offset)
             if place != batch.base_offset:
                 self.report("duplicate-batch", truth.name, f"{sequence} at {place} and {batch.base_offset}")
+
+    def _look_at_numbers(self, truth: Truth, name: str, partition: Partition) -> None:
+        """From one look to the next with the same too few in sync nothing may come in: everybody here wants all to have it."""
+        is_short = len(partition.isr) < min(partition.min_insync, len(partition.replicas))
+        now = (partition.leader_epoch, tuple(partition.isr), partition.log.end_offset) if is_short else None
+        before, truth.short = truth.short, now
+        if now is not None and before is not None and now[:2] == before[:2] and now[2] > before[2]:
+            self.report("too-few", truth.name, f"{name} took records up to {now[2]} with {partition.isr} in sync")
 
     def _look_for_laggards(self, truth: Truth, partition: Partition, picture: Image) -> None:
         """In sync means: has all that is below the watermark."""

@@ -126,7 +126,8 @@ async def test_names_of_groups_are_only_names(tmp_path: Path, caplog: pytest.Log
         deleted = await client.call(DeleteGroupsRequest(groups_names=ODD_NAMES), 2)
         assert {result.error_code for result in deleted.results} == {Error.NON_EMPTY_GROUP.code}
         assert (set(os.listdir(tmp_path)), len(list(tmp_path.rglob("*")))) == before
-    assert not [record for record in caplog.records if record.exc_info and record.name.startswith("ottla")]
+    # A Spark that another test of this process has started may have its own to tell.
+    assert not [record for record in caplog.records if record.exc_info and not record.name.startswith("py4j")]
 
 
 @on_loop
