@@ -47,6 +47,8 @@ FLIES_FROM = 256 << 10
 # Children for work that takes long; how many there are is decided by how much of it is begun at the same time.
 TOILERS_MAX = 32
 TOILERS_NICENESS = 10
+# A child that was killed is gone at once, unless its disk keeps it.
+DEATH_S = 10.0
 # Bytes per second that no disk reaches, and the shortest time worth sleeping.
 UNLIMITED = 1e15
 PACE_STEP_S = 0.01
@@ -461,11 +463,13 @@ class Workshop:
         with self._opening:
             self._is_closed = True
             pools, self._pools = self._pools, {}
+        children = [child for pool in pools.values() for child in (pool._processes or {}).values()]
         for pool in pools.values():
-            children = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in children:
-                child.kill()
+        for child in children:
+            child.kill()
+        for child in children:
+            child.join(DEATH_S)
 
 
 def _begin_work(niceness: int) -> None:
