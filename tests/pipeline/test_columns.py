@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ottla.client.cluster import TopicPartition
 from ottla.client.consumer import Aborted
-from ottla.pipeline import columns
+from ottla.pipeline import columns, format
 from ottla.pipeline.columns import Decoder
 from ottla.wire.compression import Codec
 from ottla.wire.errors import KafkaError
@@ -271,7 +271,7 @@ def test_times_set_by_the_log_say_so() -> None:
 def test_the_schemas_of_arrow_and_spark_are_one() -> None:
     """Spark compares them field by field and refuses what is merely alike."""
     for arrow, spark in (
-        (columns.ARROW_SCHEMA, columns.SPARK_SCHEMA),
-        (columns.ARROW_SCHEMA_WITH_HEADERS, columns.SPARK_SCHEMA_WITH_HEADERS),
+        (columns.ARROW_SCHEMA, format.SCHEMA),
+        (columns.ARROW_SCHEMA_WITH_HEADERS, format.SCHEMA_WITH_HEADERS),
     ):
         assert to_arrow_schema(spark, timezone="UTC").equals(arrow)

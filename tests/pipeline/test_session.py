@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline import interpreter, needs
+from ottla.pipeline import daemon, interpreter, needs
 from ottla.pipeline.session import ROCKSDB, settings_of
 
 
@@ -83,3 +84,11 @@ def test_workers_do_not_import_spark_from_an_archive(before, after):
     command = [interpreter.for_workers(), "-c", code, "a b"]
     told = subprocess.run(command, env={**os.environ, "PYTHONPATH": before}, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == f"{after}|{sys.executable}|a b"
+
+
+def test_a_worker_whose_socket_was_closed_ends_quietly(monkeypatch):
+    def closed(sock, authenticated):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(daemon, "spark_worker", closed)
+    assert daemon.worker(socket.socket(), True) == 1

@@ -29,9 +29,10 @@ from ottla.client import commits
 from ottla.client.cluster import TopicPartition
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
+from ottla.pipeline.format import OttlaSource
 from ottla.pipeline.offsets import DataLoss, Range
 from ottla.pipeline.options import BadOption, Reading
-from ottla.pipeline.source import NarrowedReader, OttlaSource, Reader, StreamReader
+from ottla.pipeline.source import NarrowedReader, Reader, StreamReader
 from spark_topics import Row, Topics
 
 ALL = ReadAllAvailable()

@@ -270,9 +270,13 @@ def ottla(*words: str, **more: Any) -> subprocess.Popen[str]:
 
 
 def test_the_command_runs_a_file_tells_about_it_and_stops_it(tmp_path):
-    """Progress as JSON where nobody watches; `status` and `stop` find the process, which ends cleanly."""
+    """Progress as JSON where nobody watches; `status` and `stop` find the process, which ends cleanly, and so do the
+    workers of its Python step: none of them says that its socket was closed."""
     file = tmp_path / "p.yml"
-    file.write_text("sources: {r: {rate: 5}}\nsinks: {out: {from: r, parquet: out}}\n")
+    file.write_text(
+        "sources: {r: {rate: 5}}\nsteps: {s: {python: 'own.py:s'}}\nsinks: {out: {from: s, parquet: out}}\n"
+    )
+    (tmp_path / "own.py").write_text("def s(r):\n    return r.mapInArrow(lambda batches: batches, r.schema)\n")
     options = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1"]
     with ottla("run", str(file), *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

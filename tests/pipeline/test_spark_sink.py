@@ -176,8 +176,8 @@ def test_a_stream_from_topic_to_topic(spark, topics, tmp_path):
 def failing_source(failures: Path) -> type:
     """The same format, whose commit fails once for each file: after it took effect, or before. Made here, so that Spark
     carries it to its workers as it is."""
+    from ottla.pipeline.format import OttlaSource
     from ottla.pipeline.sink import StreamWriter, stream_writer
-    from ottla.pipeline.source import OttlaSource
 
     class Failing(StreamWriter):
         def commit(self, messages: Any, batchId: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
@@ -159,3 +160,19 @@ def test_a_topic_made_again_stops_the_stream(spark: SparkSession, topics: Topics
     with pytest.raises(PySparkException, match="was deleted and made again"):
         Stream(spark, topics, tmp_path, name, startingOffsets="earliest").run_once()
     assert len(stream.rows) == 1
+
+
+def test_workers_do_not_look_for_garbage_in_what_was_imported(spark):
+    """From its second task on a worker has put that aside."""
+
+    def ages(batches):
+        import gc
+        import os
+
+        list(batches)
+        yield pa.RecordBatch.from_pylist([{"worker": os.getpid(), "aside": gc.get_freeze_count()}])
+
+    told = spark.range(16, numPartitions=16).mapInArrow(ages, "worker LONG, aside LONG").collect()
+    first, *later = [row["aside"] for row in told if row["worker"] == told[0]["worker"]]
+    assert first == 0 or first > 10_000  # others of this session may have used the worker
+    assert later and all(aside > 10_000 for aside in later)

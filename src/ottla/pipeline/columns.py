@@ -20,17 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from ottla.client.cluster import TopicPartition
 from ottla.client.consumer import Aborted
@@ -51,22 +40,20 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-}
+# As `format.SCHEMA` has them; Spark takes no batch that differs.
+ARROW_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+    }
+)
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-
-ARROW_SCHEMA = pa.schema([pa.field(name, arrow) for name, (_, arrow) in _COLUMNS.items()])
 ARROW_SCHEMA_WITH_HEADERS = ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
-SPARK_SCHEMA = StructType([StructField(name, spark) for name, (spark, _) in _COLUMNS.items()])
-SPARK_SCHEMA_WITH_HEADERS = StructType([*SPARK_SCHEMA.fields, StructField("headers", ArrayType(_HEADER))])
 
 # A chunk ends behind the batch that reaches one of these.
 CHUNK_ROWS = 32_768

@@ -28,9 +28,8 @@ from ottla.wire.records import Bytes, batches, look_ahead
 from ottla.wire.schema import ZERO_UUID
 
 WAIT_MS = 500
-# A range of fewer offsets than this is asked for in a small fetch, as long as the size of its records is not known.
-SHORT_RANGE = 4096
-SMALL_FETCH_BYTES = 1 << 20
+# As long as the size of its records is not known. Most who look at a first row want no more than a few.
+FIRST_FETCH_BYTES = 1 << 20
 # A broker that says there is no such topic may only not have heard of it yet: it is believed when it says so for this long.
 BELIEVED_SECONDS = 1.0
 ASK_AGAIN_SECONDS = 0.05
@@ -134,7 +133,7 @@ class _Fetching:
     def _bytes_for(self, offsets: int) -> int:
         most = self.reading.partition_bytes_max
         if self._offset_bytes is None:
-            return min(most, SMALL_FETCH_BYTES) if offsets < SHORT_RANGE else most
+            return min(most, FIRST_FETCH_BYTES)
         # A little more than the rest should take: one more fetch costs more than these bytes.
         return min(most, int(1.1 * offsets * self._offset_bytes) + (64 << 10))
 

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Module, and the extra of ours that brings it.
-MODULES = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "yaml": "spark"}
+FORMAT_MODULES = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark"}
+MODULES = {**FORMAT_MODULES, "yaml": "spark"}
 CONNECT_MODULES = {"grpc": "connect", "grpc_status": "connect", "google.protobuf": "connect", "pandas": "connect"}
 JAVA_MIN = 17
 VERSION = re.compile(r'version "(\d+)')

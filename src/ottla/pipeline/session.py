@@ -35,10 +35,13 @@ SQL_SETTINGS = {
 }
 # These belong to the driver's process, and to nobody else's.
 PROCESS_SETTINGS = {
+    "spark.python.daemon.module": "ottla.pipeline.daemon",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-LOOPBACK_SETTINGS = {
+LOCAL_SETTINGS = {
+    # Spark writes to its workers in small pieces. Over TCP, even on loopback, every task waits 40 ms for one of them.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -77,7 +80,7 @@ def settings_of(master: str, given: Mapping[str, str], log_level: str = "fatal")
     settings = SQL_SETTINGS | PROCESS_SETTINGS | {"spark.driver.extraJavaOptions": quiet}
     if master.startswith("local"):
         # A shuffle over 200 partitions, Spark's default, is for clusters: on two cores it is 200 small tasks in turn.
-        settings |= LOOPBACK_SETTINGS | {SHUFFLE: str(max(2, os.cpu_count() or 2))}
+        settings |= LOCAL_SETTINGS | {SHUFFLE: str(max(2, os.cpu_count() or 2))}
     return settings | dict(given)
 
 

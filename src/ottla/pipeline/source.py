@@ -1,4 +1,4 @@
-"""`format("ottla")`: topics as DataFrames, in batches and as streams, without a jar.
+"""Topics as DataFrames, in batches and as streams, without a jar.
 
 Spark makes these objects on the driver, asks them what there is to read, pickles them, and calls `read` in a worker for
 each piece. So nothing that is connected is kept in them except where the driver needs it: in a stream's reader, which
@@ -16,14 +16,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -31,17 +24,15 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
 from ottla.client.cluster import TopicPartition
 from ottla.client.commits import Committed, commit
 from ottla.client.coordinator import Coordinator
-from ottla.pipeline import fetching, sink
+from ottla.pipeline import fetching
 from ottla.pipeline.blocking import Broker
-from ottla.pipeline.columns import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS
 from ottla.pipeline.filters import Narrowing
 from ottla.pipeline.offsets import Finder, Found, Positions, Range, StreamOffset, limited, lost, split
-from ottla.pipeline.options import BadOption, Reading, Text
+from ottla.pipeline.options import BadOption, Reading
 from ottla.wire.errors import Error, KafkaError
 
 log = logging.getLogger(__name__)
@@ -52,38 +43,13 @@ IDLE_SECONDS = 0.5
 COORDINATOR_COMES = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
-class OttlaSource(DataSource):
-    """The format, as Spark knows it."""
+def batch_reader(options: Mapping[str, str]) -> Reader:
+    reading = Reading.batch(options)
+    return NarrowedReader(reading) if reading.pushdown else Reader(reading)
 
-    @classmethod
-    def name(cls) -> str:
-        return "ottla"
 
-    def schema(self) -> StructType:
-        headers = Text(self.options).flag("includeHeaders", False)
-        return SPARK_SCHEMA_WITH_HEADERS if headers else SPARK_SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        self._check(schema)
-        reading = Reading.batch(self.options)
-        return NarrowedReader(reading) if reading.pushdown else Reader(reading)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        self._check(schema)
-        return StreamReader(Reading.stream(self.options))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return sink.batch_writer(self.options, schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return sink.stream_writer(self.options, schema, overwrite)
-
-    def _check(self, schema: StructType) -> None:
-        if schema.simpleString() != self.schema().simpleString():
-            raise BadOption(
-                f"the columns of a topic are fixed: remove .schema(...). They are {self.schema().simpleString()}; "
-                "decode key and value with functions such as from_json"
-            )
+def stream_reader(options: Mapping[str, str]) -> StreamReader:
+    return StreamReader(Reading.stream(options))
 
 
 class Reader(DataSourceReader):
