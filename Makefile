@@ -9,7 +9,7 @@ SPARK := .venv-spark
 # The tests of a file stay together, because they share a broker.
 TOGETHER ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: run test test-slow search simulate mutants lint bench rounds fuzz format status matrix spark two-phase jars clean
+.PHONY: run test test-slow test-spark search simulate mutants lint bench rounds fuzz format status matrix spark two-phase jars clean
 
 run: $(VENV)/.installed
 	$(BIN)/ottla demo
@@ -19,6 +19,13 @@ test: $(VENV)/.test $(JARS) lint
 
 test-slow: $(VENV)/.test $(JARS)
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m slow
+
+# Pipelines on Spark, the long way: kills, a cluster of Spark, a server of Spark Connect, Apache Kafka below; and Spark's own
+# connector on a node. Of the kills it prints what they have left behind.
+test-spark: $(VENV)/.test $(JARS)
+	$(PIP) -e '.[connect]'
+	$(BIN)/python -m pytest -s -m slow tests/pipeline
+	$(MAKE) spark
 
 # Properties are tried with the same examples by every `make test`; this tries others, again and again.
 search: $(VENV)/.test
