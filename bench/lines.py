@@ -83,6 +83,7 @@ LINES = [
     Line("spark-copy", "Spark: stream from topic to topic", "rows/s", ">= 0.8"),
     Line("spark-write", "Spark: batch write to a topic", "rows/s", ">= 0.8"),
     Line("spark-small-batch", "Spark: micro-batch of 80 rows, median", "ms", "<= 1.5"),
+    Line("spark-small-copy", "Spark: the same from topic to topic", "ms", "<= 1.5"),
     Line("spark-first-row", "Spark: start of the program to first row", "s", "<= 1.1"),
     Line("cluster-produce-100", "three nodes: bulk produce, 100 B", "msg/s", ">= 0.7"),
     Line("cluster-produce-1k", "three nodes: bulk produce, 1 KiB", "msg/s", ">= 0.7"),

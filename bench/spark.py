@@ -34,7 +34,8 @@ RATES = {
     "spark-copy": "copy",
     "spark-write": "write",
 }
-LINES = frozenset({*RATES, "spark-small-batch", "spark-first-row"})
+MEDIANS = {"spark-small-batch": "small_batches", "spark-small-copy": "small_copies"}
+LINES = frozenset({*RATES, *MEDIANS, "spark-first-row"})
 
 
 class Spark:
@@ -91,11 +92,11 @@ def spark(server: Server, size: Size, tally: Tally) -> None:
         for key, job in RATES.items():
             if tally.wants(key):
                 rates(key, job, ROWS_WRITTEN if job == "write" else rows, running, server, size, tally)
-        if tally.wants("spark-small-batch"):
-            for counts in _rounds(size):
-                _, told = running.do("small_batches")
+        for key, job in MEDIANS.items():
+            for counts in _rounds(size) if tally.wants(key) else ():
+                _, told = running.do(job)
                 if counts and told is not None:
-                    tally.add("spark-small-batch", told)
+                    tally.add(key, told)
     server.stop(60)
 
 

@@ -82,9 +82,18 @@ class Jobs:
 
     def small_batches(self) -> float:
         """The median of the time that Spark takes for a micro-batch of a few rows."""
-        taken = self._run(
-            self._stream(maxOffsetsPerTrigger=str(SMALL_ROWS)).writeStream.format("noop"), batches=SMALL_BATCHES
-        )
+        return self._small(self._few().writeStream.format("noop"))
+
+    def small_copies(self) -> float:
+        """The same with a topic at the other end."""
+        rows = self._few().select("key", "value")
+        return self._small(rows.writeStream.format(self.kind).options(topic="copy", **self._named(), **self._writing))
+
+    def _few(self) -> Any:
+        return self._stream(maxOffsetsPerTrigger=str(SMALL_ROWS))
+
+    def _small(self, writer: Any) -> float:
+        taken = self._run(writer, batches=SMALL_BATCHES)
         return sorted(taken)[len(taken) // 2]
 
     def _named(self) -> dict[str, str]:

@@ -109,6 +109,11 @@ SHOWN_LATE = {
     "retention_goes_before_its_start_is_written": 125,
     "recovery_ignores_crc": 91,
     "reply_before_write": 61,
+    "retention_forgets_the_start": 25,
+    "show_before_sync": 25,
+    "failed_write_keeps_its_offsets": 23,
+    "retention_takes_too_much": 21,
+    "sync_covers_later_writes": 19,
 }
 
 
