@@ -1,4 +1,7 @@
-"""kill -9 in the middle of commits, many times and without a JVM: no row is missing, none is there twice."""
+"""kill -9 in the middle of commits, many times and without a JVM: no row is missing, none is there twice.
+
+First of the driver, which comes again as Spark would; then of brokers, which are waited for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import die_with_parent
+from apache.kafka import Apache, why_missing
+from cluster.coordination import TRANSACTION, coordinator_of
+from cluster.nodes import Cluster as ClusterOfNodes
+from harness import Node, die_with_parent
 from ottla.client.admin import Admin
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.consumer import Consumer
@@ -92,3 +98,70 @@ def test_a_driver_that_is_killed_in_its_commits(request, tmp_path, server, kills
     assert last.returncode == 0, log.read_text()
     assert values(address, topic) == Counter(range(batches * ROWS))
     assert not [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
+
+
+# Brokers.
+
+
+def batches_begun(driver: subprocess.Popen[str], count: int) -> bool:
+    """Whether it has said that so many more begin."""
+    assert driver.stdout is not None
+    return all(driver.stdout.readline() for _ in range(count))
+
+
+def finished(driver: subprocess.Popen[str], log: Path) -> None:
+    """It had patience: nobody had to start it again."""
+    driver.communicate()
+    assert driver.returncode == 0, log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("kind", "kills"), [(Node, 30), (Apache, 15)])
+def test_a_broker_that_is_killed_while_it_is_written_to(tmp_path, kind, kills):
+    """STR-05: it is away for up to two seconds. OTTLA_SEED chooses the moments."""
+    if kind is Apache and (reason := why_missing()):
+        pytest.skip(reason)
+    rng = random.Random(int(os.environ.get("OTTLA_SEED", "1")))
+    server, batches = kind(tmp_path / "data"), 4 * kills
+    server.start()
+    create(server.address, "written")
+    driver = start(server.address, "written", tmp_path, batches)
+    try:
+        for _ in range(kills):
+            assert batches_begun(driver, rng.randint(1, 3)), (tmp_path / "log").read_text()
+            time.sleep(rng.uniform(0, 0.06))
+            server.kill()
+            time.sleep(rng.uniform(0, 2))
+            server.start()
+        finished(driver, tmp_path / "log")
+        assert values(server.address, "written") == Counter(range(batches * ROWS))
+    finally:
+        driver.kill()
+        driver.wait()
+        server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_coordinator_of_the_sink_is_killed_while_it_commits(tmp_path):
+    """STR-05, TXN-07: in a cluster of three. OTTLA_SEED chooses the moments."""
+    rng, kills, batches = random.Random(int(os.environ.get("OTTLA_SEED", "1"))), 12, 60
+    with ClusterOfNodes(tmp_path / "nodes") as nodes:
+        nodes.start()
+        nodes.create("written", PARTITIONS)
+        driver = start(nodes.bootstrap, "written", tmp_path, batches)
+        try:
+            for _ in range(kills):
+                assert batches_begun(driver, rng.randint(1, 4)), (tmp_path / "log").read_text()
+                time.sleep(rng.uniform(0, 0.06))
+                nodes.members[coordinator_of(nodes, "ottla-sink-written", TRANSACTION)].kill()
+                time.sleep(rng.uniform(0, 2))
+                nodes.mend()
+                for topic in ("__transaction_state", "__consumer_offsets", "written"):
+                    nodes.wait_in_sync(topic)
+            finished(driver, tmp_path / "log")
+            assert values(nodes.bootstrap, "written") == Counter(range(batches * ROWS))
+        finally:
+            driver.kill()
+            driver.wait()

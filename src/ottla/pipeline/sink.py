@@ -287,7 +287,7 @@ def _remembering(ask: Callable[[str], Shape]) -> Callable[[str], Shape]:
 
 def _shape_of(broker: Broker, writing: Writing, topic: str) -> Shape:
     try:
-        partitions = broker.run(broker.cluster.partition_count(topic, create=True, budget_s=TOPIC_SECONDS))
+        partitions = broker.run(_partition_count(broker.cluster, topic))
     except KafkaError as error:
         if error.error is Error.UNKNOWN_TOPIC_OR_PARTITION:
             raise SinkError(f"there is no topic {topic!r}: create it, or let the broker (auto.create.topics.enable)")
@@ -298,10 +298,19 @@ def _shape_of(broker: Broker, writing: Writing, topic: str) -> Shape:
     return Shape(partitions, writing.request_bytes_max)
 
 
+async def _partition_count(cluster: Cluster, topic: str) -> int:
+    """Brokers that are away may come back, and are waited for; a topic that they do not know is not, or not for long."""
+    try:
+        return await cluster.partition_count(topic, create=True, budget_s=TOPIC_SECONDS)
+    except OSError:
+        await cluster.retrying(cluster.any)
+        return await cluster.partition_count(topic, create=True, budget_s=TOPIC_SECONDS)
+
+
 async def _message_bytes_max(cluster: Cluster, topic: str) -> int | None:
     """What the topic takes; whoever may not ask finds out when he writes."""
     try:
-        settings = await Admin(cluster).configs(topic)
+        settings = await cluster.retrying(lambda: Admin(cluster).configs(topic))
     except KafkaError:
         return None
     found = [setting.value for setting in settings if setting.name == "max.message.bytes"]
