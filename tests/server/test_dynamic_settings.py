@@ -10,7 +10,10 @@ import pytest
 from desk import on_loop
 from ottla.config.settings import NODE_SETTINGS, TOPIC_SETTINGS
 from ottla.wire.errors import Error
-from served import TouchyDisk, batch, change, heads, serving
+from ottla.wire.messages.cluster import DescribeLogDirsRequest
+from ottla.wire.messages.placement import AlterReplicaLogDirsRequest
+from ottla.wire.messages.topics import CreateTopicsRequest
+from served import Client, TouchyDisk, batch, change, heads, serving
 
 # Another value for each setting that logs obey.
 CHANGED = {
@@ -42,7 +45,7 @@ CHANGED = {
 # Obeyed elsewhere: by listeners (test_limits), by elections (each asks anew), by partitions (below; only for all brokers
 # while ELR is on), by compaction (each run asks anew: test_compactions), by moves (test_moves), by consumer groups (each
 # assignment asks anew: test_consumer), by Produce (each asks anew: test_verifying), by followers and leaders that are
-# throttled (test_histories), and not at all while the node runs.
+# throttled (test_histories), by directories (below), and not at all while the node runs.
 ELSEWHERE = {
     "min.insync.replicas",
     "max.connections",
@@ -63,6 +66,7 @@ ELSEWHERE = {
     "follower.replication.throttled.rate",
     "group.consumer.assignment.interval.ms",
     "transaction.partition.verification.enable",
+    "cordoned.log.dirs",
 }
 
 
@@ -140,3 +144,38 @@ async def test_retention_by_a_new_rule(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         await served.node.upkeep.retain()
         assert served.partition("t").log.start_offset == 4
+
+
+@on_loop
+async def test_a_cordoned_directory_gets_nothing_new(tmp_path: Path) -> None:
+    """KIP-1066: it keeps what it has, and takes neither new replicas nor such as are moved; a broker that has cordoned all is
+    none for whoever places replicas."""
+    async with serving(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"}) as served:
+        node, client = served.node, await served.connect()
+        one, two = (directory.path for directory in node.directories.all)
+        await served.topic("before", 4)
+        await change(client, "1", cordoned_log_dirs=one)
+        await served.topic("after", 4)
+        homes = {
+            topic: [node.directories.home_of(served.partition(topic, index).log).path for index in range(4)]
+            for topic in ("before", "after")
+        }
+        assert sorted(homes["before"]) == [one, one, two, two]
+        assert homes["after"] == [two] * 4
+        described = await client.call(DescribeLogDirsRequest(topics=[]), 5)
+        assert [(listed.log_dir, listed.is_cordoned) for listed in described.results] == [(one, True), (two, False)]
+        assert await moved(client, one, "after") == Error.INVALID_REPLICA_ASSIGNMENT.code
+        await change(client, "1", cordoned_log_dirs="*")
+        wanted = CreateTopicsRequest.Topic(name="nowhere", num_partitions=1, replication_factor=1)
+        (refused,) = (await client.call(CreateTopicsRequest(topics=[wanted]), 7)).topics
+        assert refused.error_code == Error.INVALID_REPLICATION_FACTOR.code
+        assert "cordoned" in (refused.error_message or "")
+        await change(client, "1", cordoned_log_dirs=None)
+        assert await moved(client, one, "after") == 0
+        await served.topic("again")
+
+
+async def moved(client: Client, directory: str, topic: str) -> int:
+    kind = AlterReplicaLogDirsRequest.Directory
+    request = AlterReplicaLogDirsRequest(dirs=[kind(path=directory, topics=[kind.Topic(name=topic, partitions=[0])])])
+    return (await client.call(request, 2)).results[0].partitions[0].error_code

@@ -2,8 +2,8 @@
 
 Every directory says in `meta.properties` to which cluster and node it belongs and what its own id is; a node does not start on
 directories that contradict each other. New directories are given the identity of the others. A new log goes to the directory
-with the fewest logs, and the metadata is told which one that was (KIP-858). A directory whose disk is full (see `ballast`)
-gets new logs only if all are.
+with the fewest logs, and the metadata is told which one that was (KIP-858). A directory that is cordoned (KIP-1066), or whose
+disk is full (see `ballast`), gets new logs only if all are.
 
 Of two logs of one partition (a crash while it was moving, see `moving`) the longer one counts; the other is put aside.
 
@@ -60,6 +60,8 @@ class Directories:
         self.all = [DataDirectory(disk, path, now_ms=now_ms, rng=rng, files_max=files_max) for path in paths]
         self.ballasts = {path: Ballast(disk, path) for path in paths}
         self.cluster_id = ""
+        # The paths of those that are used as they are, and are to get nothing new.
+        self.cordoned: frozenset[str] = frozenset()
         # Those that could not be opened, and why.
         self.unopened: dict[str, OSError] = {}
         # Those where something failed that does not look like a want of room, until somebody decides what follows.
@@ -115,6 +117,10 @@ class Directories:
     @property
     def ids(self) -> list[bytes]:
         return [directory.meta.directory_id for directory in self.all if directory.meta is not None]
+
+    @property
+    def cordoned_ids(self) -> list[bytes]:
+        return [each.meta.directory_id for each in self.all if each.path in self.cordoned and each.meta is not None]
 
     def at(self, path: str) -> DataDirectory:
         return next(directory for directory in self.all if directory.path == path)
@@ -181,8 +187,9 @@ class Directories:
                 Error.KAFKA_STORAGE_ERROR, f"the data directory {uuid_text(wanted)} that holds it is not among log.dirs"
             )
         if home is None or self.ballasts[home.path].released:
-            roomy = [directory for directory in self.whole if not self.ballasts[directory.path].released]
-            home = min(roomy or self.whole, key=lambda directory: len(directory.logs) + self._making[directory.path])
+            roomy = [directory for directory in self.whole if not self.ballasts[directory.path].released] or self.whole
+            inviting = [directory for directory in roomy if directory.path not in self.cordoned] or roomy
+            home = min(inviting, key=lambda directory: len(directory.logs) + self._making[directory.path])
         self._making[home.path] += 1
         try:
             return await home.create(topic, index, topic_id, settings)

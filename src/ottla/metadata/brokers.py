@@ -185,10 +185,10 @@ def register_controller(
     return Decision([(record, 0)], None)
 
 
-def unfence(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
-    """The broker of this node has caught up. It has nothing cordoned, which others say in a heartbeat."""
-    cordoned = cordon(image, _registered(image, broker_id), [])
-    return Decision([*cordoned, *unfence_only(image, broker_id, rules).records], None)
+def unfence(image: Image, broker_id: int, rules: Rules, cordoned: Sequence[bytes] = ()) -> Decision[None]:
+    """The broker of this node has caught up. What it has cordoned others say in a heartbeat."""
+    records = cordon(image, _registered(image, broker_id), cordoned)
+    return Decision([*records, *unfence_only(image, broker_id, rules).records], None)
 
 
 def unfence_only(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
@@ -203,6 +203,11 @@ def cordon(image: Image, broker: Broker, directories: Sequence[bytes]) -> list[V
     if known or image.metadata_version < CORDONED_DIRECTORIES:
         return []
     return [_changed(broker, cordoned_log_dirs=list(directories))]
+
+
+def cordon_own(image: Image, broker_id: int, directories: Sequence[bytes]) -> Decision[None]:
+    """The broker of this node has cordoned these, and no others."""
+    return Decision(cordon(image, _registered(image, broker_id), directories), None)
 
 
 def fence(image: Image, broker_id: int, rules: Rules) -> Decision[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ottla.metadata.brokers import (
     Registration,
     begin_shutdown,
+    cordon_own,
     fence,
     register_broker,
     register_controller,
@@ -54,6 +55,7 @@ __all__ = [
     "assign_replicas",
     "begin_shutdown",
     "bootstrap",
+    "cordon_own",
     "create_topics",
     "delete_topics",
     "elect_leaders",

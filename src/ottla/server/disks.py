@@ -12,6 +12,8 @@ others are in sync, this broker says for each of those partitions that its repli
 broker step back from single partitions. It is neither a leader nor in sync then, and says where the replica is when there is
 room. Brokers step back one after the other: they may have filled one disk together, and the last one in sync stays, so that
 consumers can read.
+
+A directory that is *cordoned* (KIP-1066) serves what it has and gets nothing new, so that it can be emptied.
 """
 
 from __future__ import annotations
@@ -94,6 +96,16 @@ class Disks:
     def _must_be_told(self, directory: DataDirectory) -> None:
         if directory.meta is not None and directory.meta.directory_id not in self._told:
             self._node.fail(DiskFailed(f"no controller could be told that {directory.path} has failed"))
+
+    # --- cordoned
+
+    def obey(self) -> None:
+        """`cordoned.log.dirs` may say something else than before: the controller places replicas by it."""
+        wanted, directories = self._node.config["cordoned.log.dirs"], self._node.directories
+        cordoned = frozenset(each.path for each in directories.all if "*" in wanted or each.path in wanted)
+        if cordoned != directories.cordoned:
+            directories.cordoned = cordoned
+            self._node.membership.tell_cordoned()
 
     # --- full
 

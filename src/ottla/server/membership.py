@@ -122,7 +122,7 @@ class Membership:
         )
         active.submit(lambda image: controller.register_broker(image, who, rules))
         self.broker_epoch = active.written.brokers[me].epoch
-        active.submit(lambda image: controller.unfence(image, me, rules))
+        active.submit(lambda image: controller.unfence(image, me, rules, directories.cordoned_ids))
 
     def _has_company(self) -> None:
         """Others may be the controller from now on: they want to hear from the broker that let itself in."""
@@ -219,6 +219,7 @@ class Membership:
             want_fence=not self._wants_to_serve,
             want_shut_down=self._wants_to_go,
             offline_log_dirs=self._node.disks.offline,
+            cordoned_log_dirs=self._node.directories.cordoned_ids,
         )
         answer = await self._node.channel.ask(request, timeout_s=FAREWELL_S if self._wants_to_go else interval_s)
         if answer.error_code == Error.STALE_BROKER_EPOCH.code:
@@ -249,6 +250,13 @@ class Membership:
             failed, active, me = self._node.disks.offline, self._node.controller, self._config.node_id
             active.submit(lambda image: controller.lose_directories(image, me, failed, active.rules))
             self._node.disks.heard(failed)
+
+    def tell_cordoned(self) -> None:
+        """Other directories are cordoned than before."""
+        self._news.set()
+        if self._beating is None and self.broker_epoch >= 0 and self._node.controller.is_active:
+            cordoned, active, me = self._node.directories.cordoned_ids, self._node.controller, self._config.node_id
+            active.submit(lambda image: controller.cordon_own(image, me, cordoned))
 
     # --- going
 

@@ -214,6 +214,7 @@ class Node:
         for warning in self.config.warnings:
             log.warning("%s", warning)
         await self.world.disk.away(self.directories.open)
+        self.disks.obey()
         self.quorum.listen(self._follow)
         self.config.listen(self._settings_changed)
         for endpoint in (*self.config.broker_endpoints, *self.config.controller_endpoints):
@@ -316,6 +317,7 @@ class Node:
     def _settings_changed(self, names: frozenset[str]) -> None:
         """Those that a part keeps for itself instead of asking; logs have theirs from `reconfigure_all`."""
         self.limits.obey(self.config)
+        self.disks.obey()
         for listener in self.listeners:
             listener.obey()
         connections = [connection for listener in self.listeners for connection in listener.connections]

@@ -522,8 +522,5 @@ def test_data_directories_are_listed_with_what_is_in_them(play: Play, tmp_path: 
             ]
             assert listed == [("t1", index, len(batch)) for index in expected]
             assert all(r.total_bytes > r.usable_bytes > 0 and not r.is_cordoned for r in answer.results)
-        await admin.change((B, "1", [("cordoned.log.dirs", SET, str(tmp_path / "b"))]))
-        answer = await admin.call(describe_log_dirs, DescribeLogDirsRequest(topics=[]))
-        assert [result.is_cordoned for result in answer.results] == [False, True]
 
     play(script)

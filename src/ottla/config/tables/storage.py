@@ -9,7 +9,7 @@ log.dirs                          list -               nonempty
     The data directories; partitions are spread over them. Wins over log.dir.
 log.dir                           list /tmp/kafka-logs nonempty
     The data directory, when log.dirs is not set.
-cordoned.log.dirs                 list ""              -        broker inert
+cordoned.log.dirs                 list ""              -        broker
     Directories that get no new partitions.
 log.dir.failure.timeout.ms        long 30000           >=1
     A broker stops when it cannot report a failed directory for this long.

@@ -30,8 +30,7 @@ Wanted = Mapping[str, Collection[int]] | None
 @serves(DescribeLogDirsRequest, versions="1-5")
 async def describe_log_dirs(request: DescribeLogDirsRequest, ctx: Context) -> DescribeLogDirsResponse:
     wanted = _wanted(request)
-    cordoned = ctx.node.config["cordoned.log.dirs"]
-    listed = [_listed(it, wanted, cordoned, ctx) for it in ctx.node.directories.all]
+    listed = [_listed(it, wanted, ctx) for it in ctx.node.directories.all]
     return DescribeLogDirsResponse(results=listed + [_offline(path) for path in ctx.node.directories.unopened])
 
 
@@ -48,7 +47,7 @@ def _wanted(request: DescribeLogDirsRequest) -> Wanted:
     return wanted
 
 
-def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str], ctx: Context) -> Listed:
+def _listed(directory: DataDirectory, wanted: Wanted, ctx: Context) -> Listed:
     path = os.path.abspath(directory.path)
     if directory.failed is not None:
         return _offline(path)
@@ -61,7 +60,7 @@ def _listed(directory: DataDirectory, wanted: Wanted, cordoned: Collection[str],
         topics=_topics(directory, wanted, ctx.replicas.moves),
         total_bytes=total,
         usable_bytes=free,
-        is_cordoned="*" in cordoned or directory.path in cordoned,
+        is_cordoned=directory.path in ctx.node.directories.cordoned,
     )
 
 
@@ -103,6 +102,8 @@ async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, ctx: Conte
         outcome = AlterReplicaLogDirsResponse.Topic.Partition(partition_index=index)
         try:
             ctx.replicas.moves.check(topic, index, path)
+            if path in ctx.node.directories.cordoned:
+                raise KafkaError(Error.INVALID_REPLICA_ASSIGNMENT, f"Log directory {path} is cordoned")
             await ctx.replicas.moves.move(ctx.replicas.find(topic, index), path)
         except KafkaError as error:
             outcome.error_code = error.code
