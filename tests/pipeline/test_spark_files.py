@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,10 +22,11 @@ from harness import TREE, Node, die_with_parent, stop_all
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 from ottla.pipeline import Pipeline, table, to_memory, to_parquet, to_topic, topic
-from ottla.pipeline.files import checking, formats
+from ottla.pipeline.files import checking, formats, status
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.running import Failed
 from ottla.pipeline.files.spec import read_file, read_object
+from ottla.pipeline.files.status import Runs
 
 pytestmark = pytest.mark.timeout(400)
 RECORD = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -85,6 +87,12 @@ JSON = [
     (b"[]", "not an object"),
     (b'{"a": 1}{"a": 2}', "not JSON: Extra data"),
     (b'{"a": 1} x', "not JSON: Extra data"),
+    (b'{"a": 1},"x": 2', "not JSON: Extra data"),
+    (b'{"a": 1},{"a": 2}', "not JSON: Extra data"),
+    (b'{"a": 1}} x', "not JSON: Extra data"),
+    (b'{"a": 1}],[{"a": 2}', "not JSON: Extra data"),
+    (b'{"a": 1}},[{"a": 2}]', "not JSON: Extra data"),
+    (b' {"a": 3, "e": [{"f": "},"}]}\n', (3, None, None)),
     (b'{"c": {"d": "x"}}', "does not fit the columns"),
     (b"\xff", "not UTF-8"),
 ]
@@ -181,22 +189,25 @@ def test_a_table_is_looked_at_anew_for_each_micro_batch(spark, address, tmp_path
     """Spark plans a batch read from Python once, unless a filter is pushed down: if that changes, this fails."""
     send(address, "numbers", [(None, {"n": 1})])
     send(address, "words", [("1", {"word": "one"})])
-    running = (
+    pipeline = (
         Pipeline("fresh", bootstrap=address, directory=tmp_path)
         .source("numbers", topic("numbers", format="json", schema="n INT"))
         .source("words", table("words", format="json", schema="word STRING"))
         .sql("said", "SELECT n, word FROM numbers JOIN words ON CAST(n AS STRING) = words._key")
         .sink("said", to_memory("said_words"), of="said")
-        .start()
     )
+    running = pipeline.start()
     try:
         until(lambda: running.states[0].rows >= 1 or running.wait(0))
+        with pytest.raises(Runs, match=f"runs already, as process {os.getpid()}"):
+            pipeline.run()  # a second one would write under the same names
         send(address, "words", [("1", {"word": "uno"})])
         send(address, "numbers", [(None, {"n": 1})])
         until(lambda: running.states[0].rows >= 2 or running.wait(0))
     finally:
         running.stop()
     assert [row.word for row in spark.table("said_words").collect()] == ["one", "uno"]
+    assert status.pid(tmp_path / ".ottla" / "fresh") is None, "the lock is let go"
 
 
 def until(condition) -> None:
@@ -262,6 +273,22 @@ def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):
     assert [problem.split(": ")[0] for problem in report.problems] == ["sources.not_there", "steps.wrong"]
     assert "there is no topic 'chekced': did you mean 'checked'?" in report.problems[0]
     assert "UNRESOLVED_COLUMN" in report.problems[1]
+
+
+def test_check_asks_the_cluster_that_a_source_or_a_sink_names(spark, address, tmp_path):
+    """Its own option, however it is written, counts more than that of the pipeline: there is nobody at that address."""
+    send(address, "far-away", [("k", {"n": 1}), ("k", {"n": "x"})])
+    there = {"Kafka.Bootstrap.Servers": address}
+    words = {"topic": "far-away", "format": "json", "schema": "n INT", "options": there}
+    out = {"from": "far", "topic": "far-away", "options": there}
+    given = {"bootstrap": "127.0.0.1:1", "sources": {"far": words}, "sinks": {"out": out}}
+    spec = read_object(given, tmp_path)
+    report = checking.check(spark, spec, checking.look(spec), 20)
+    notes = {part.name: " | ".join(part.notes) for part in report.parts}
+    assert "topic far-away: 1 partitions, 2 offsets" in notes["far"] and "1 of the last 2 records fit" in notes["far"]
+    assert "topic far-away: 1 partitions" in notes["out"]
+    [problem] = report.problems
+    assert 'far-away-0 offset 1 does not fit: n is "x", not INT' in problem
 
 
 def ottla(*words: str, **more: Any) -> subprocess.Popen[str]:

@@ -253,10 +253,10 @@ def _check(args: argparse.Namespace) -> int:
     needs.check(remote=args.remote is not None)
     from ottla.pipeline.files import checking
 
-    live = checking.look(spec)
+    clusters = checking.look(spec)
     spark = _session(args, spec)
     try:
-        report = checking.check(spark, spec, live, args.sample)
+        report = checking.check(spark, spec, clusters, args.sample)
         if args.explain and not report.problems:
             _explain(spark, spec)
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,11 +148,15 @@ class Pipeline:
         return made
 
     def start(self) -> Running:
-        """Begin, and give the cell back; `stop()` ends it, `wait()` waits until it has ended."""
+        """Begin, and give the cell back; `stop()` ends it, `wait()` waits until it has ended. One that runs already, here or
+        as `ottla pipeline run`, is not started a second time: status.Runs is raised."""
         spec, building = self.spec, import_module(f"{FILES}.building")
-        queries = building.queries_of(self.session(), spec, building.views_of(self.session(), spec))
         adopt = import_module("ottla.pipeline.session").adopt
-        return Running(import_module(f"{FILES}.running").Runner(queries), lambda: adopt(self.session()))
+        with ExitStack() as held:
+            held.enter_context(import_module(f"{FILES}.status").running(spec.state_directory))
+            queries = building.queries_of(self.session(), spec, building.views_of(self.session(), spec))
+            runner = import_module(f"{FILES}.running").Runner(queries)
+            return Running(runner, lambda: adopt(self.session()), held.pop_all())
 
     def run(self) -> None:
         """Begin, and wait until it has ended: for a pipeline with `trigger="available-now"`, until everything is done."""
@@ -161,17 +166,19 @@ class Pipeline:
 class Running:
     """A pipeline that runs beside the caller."""
 
-    def __init__(self, runner: Runner, prepare: Callable[[], None]) -> None:
+    def __init__(self, runner: Runner, prepare: Callable[[], None], held: ExitStack) -> None:
         self._runner = runner
         self._prepare = prepare
+        self._held = held  # let go when it has ended
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="ottla pipeline", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._prepare()
-            self._runner.run()
+            with self._held:
+                self._prepare()
+                self._runner.run()
         except BaseException as error:  # told to whoever waits
             self._error = error
 

@@ -108,13 +108,21 @@ class Sink(NamedTuple):
 
 def judge(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> Outcome:
     """What is to be done with this batch: write it, or skip it; or raise."""
+    found = outcome_of(marker, micro_batch)
+    if found is None and sink.accept in (ANY, micro_batch.query_id):
+        return Outcome.WRITTEN
+    if found is None:
+        raise Refused(f"{_misfit(marker, micro_batch, sink.sink_id)} {_way_out(micro_batch)}")
+    return found
+
+
+def outcome_of(marker: Marker | None, micro_batch: MicroBatch) -> Outcome | None:
+    """The rule of the table above, wherever markers are kept; None if the two do not belong together."""
     if marker is not None and marker.query_id == micro_batch.query_id and marker.next_batch == micro_batch.batch_id + 1:
         return Outcome.SKIPPED
     if marker == Marker(*micro_batch) or (marker is None and micro_batch.batch_id == 0):
         return Outcome.WRITTEN
-    if sink.accept in (ANY, micro_batch.query_id):
-        return Outcome.WRITTEN
-    raise Refused(f"{_misfit(marker, micro_batch, sink.sink_id)} {_way_out(micro_batch)}")
+    return None
 
 
 def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink_id: str) -> str:

@@ -65,23 +65,40 @@ class Live:
         return {where: ends for where, ends in self.ends.items() if where.topic in wanted}
 
 
-def look(spec: Spec) -> Live:
+Clusters = Mapping[str, Live]
+
+
+def look(spec: Spec) -> dict[str, Live]:
+    """Every cluster that is read or written, by its bootstrap: what topics are there, and where those that are read end."""
+    read: dict[str, list[Source]] = {}
+    for source in spec.sources:
+        if source.reads_topics:
+            read.setdefault(spec.bootstrap_of(source.options), []).append(source)
+        if source.quarantine:
+            read.setdefault(spec.bootstrap, [])
+    for sink in spec.sinks:
+        if sink.kind == "topic":
+            read.setdefault(spec.bootstrap_of(sink.options), [])
+    return {bootstrap: _look(bootstrap, sources_there) for bootstrap, sources_there in read.items()}
+
+
+def _look(bootstrap: str, read: list[Source]) -> Live:
     """One question about topics, one about where they begin and end."""
-    with Broker(spec.bootstrap, client_id="ottla-pipeline", budget_s=BUDGET_S) as broker:
-        return broker.run(_look(broker.cluster, spec))
+    with Broker(bootstrap, client_id="ottla-pipeline", budget_s=BUDGET_S) as broker:
+        return broker.run(_found(broker.cluster, read))
 
 
-async def _look(cluster: Cluster, spec: Spec) -> Live:
+async def _found(cluster: Cluster, read: list[Source]) -> Live:
     found = await cluster.metadata(None)
     names = {topic.name or "": len(topic.partitions) for topic in found.topics if not topic.is_internal}
-    wanted = {name for source in spec.sources if source.reads_topics for name in Live(names, {}).read_by(source)}
+    wanted = {name for source in read for name in Live(names, {}).read_by(source)}
     places = [TopicPartition(name, number) for name in sorted(wanted) for number in range(names[name])]
     first = await cluster.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}
     last = await cluster.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
     return Live(names, {where: (first[where].offset, last[where].offset) for where in places})
 
 
-def check(spark: SparkSession, spec: Spec, live: Live, sample: int) -> Report:
+def check(spark: SparkSession, spec: Spec, clusters: Clusters, sample: int) -> Report:
     """Everything, in the order of the file; a part that is wrong does not keep others from being looked at."""
     report = Report()
     views: dict[str, DataFrame] = {}
@@ -89,7 +106,9 @@ def check(spark: SparkSession, spec: Spec, live: Live, sample: int) -> Report:
         part = Part("source", source.name, _reads(source))
         report.parts.append(part)
         if source.reads_topics:
+            live = clusters[spec.bootstrap_of(source.options)]
             _judge_topics(source, live, part, report)
+            _note_quarantine(source, clusters.get(spec.bootstrap), part)
         _build(report, part, lambda s=source: _view(views, s.name, sources.frame_of(spark, s, spec)), source.where)
         if source.reads_topics and source.format.name != "raw" and source.name in views and sample:
             _judge_sample(spark, source, spec, live, sample, part, report)
@@ -107,7 +126,8 @@ def check(spark: SparkSession, spec: Spec, live: Live, sample: int) -> Report:
     for sink in spec.sinks:
         part = Part("sink", sink.name, _writes(sink))
         report.parts.append(part)
-        _judge_target(sink, live, part)
+        if sink.kind == "topic":
+            _judge_target(sink, clusters[spec.bootstrap_of(sink.options)], part)
         if sink.of in views:
             _build(report, part, lambda s=sink: sinks.writer_of(views[s.of], s, spec), sink.where)
     return report
@@ -155,7 +175,10 @@ def _judge_topics(source: Source, live: Live, part: Part, report: Report) -> Non
         ends = live.of([name])
         records = sum(last - first for first, last in ends.values())
         part.notes.append(f"topic {name}: {live.names[name]} partitions, {records:,} offsets")
-    if source.quarantine:
+
+
+def _note_quarantine(source: Source, live: Live | None, part: Part) -> None:
+    if source.quarantine and live is not None:
         there = "" if source.quarantine in live.names else ", which is not there yet"
         part.notes.append(f"what does not fit goes to topic {source.quarantine}{there}")
     elif source.format.name != "raw":
@@ -172,6 +195,7 @@ def _judge_sample(
         return
     options = {
         "kafka.bootstrap.servers": spec.bootstrap,
+        **sources.of_both(source.options),
         "subscribe": ",".join(live.read_by(source)),
         "startingOffsets": _offsets({where: first for where, (first, _) in ends.items()}),
         "endingOffsets": _offsets({where: last for where, (_, last) in ends.items()}),
@@ -215,7 +239,6 @@ def _writes(sink: Sink) -> str:
 
 
 def _judge_target(sink: Sink, live: Live, part: Part) -> None:
-    if sink.kind == "topic":
-        count = live.names.get(sink.target)
-        there = f"topic {sink.target}: {count} partitions" if count else f"topic {sink.target} is not there yet"
-        part.notes.append(there if count else f"{there}: the broker makes it if it may (auto.create.topics.enable)")
+    count = live.names.get(sink.target)
+    there = f"topic {sink.target}: {count} partitions" if count else f"topic {sink.target} is not there yet"
+    part.notes.append(there if count else f"{there}: the broker makes it if it may (auto.create.topics.enable)")

@@ -86,10 +86,12 @@ def _by_spark(frame: DataFrame, form: Format, fields: StructType) -> DataFrame:
     text = F.col(RAW_VALUE).cast("string")
     options = {**form.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
     if form.name == "json":
-        # Inside of an object of ours: Spark stops reading at the end of the first value, and what follows would be lost.
+        # Spark stops reading at the end of the first value, and what follows would be lost: so the text stands inside of an
+        # object of ours, and as the only element of a list. What could close or continue the one does not fit the other.
         schema = StructType([StructField("record", fields), StructField(BAD, StringType())])
-        parsed = F.from_json(F.concat(F.lit('{"record":'), text, F.lit("}")), schema, options)
-        row, empty = F.col("_parsed.record"), F.col("_parsed.record").isNull()
+        parsed = F.from_json(F.concat(F.lit('{"record":'), text, F.lit("\n}")), schema, options)
+        values = F.from_json(F.concat(F.lit("["), text, F.lit("\n]")), "ARRAY<STRUCT<>>", options)
+        row, empty = F.col("_parsed.record"), F.col("_parsed.record").isNull() | ~F.size(values).eqNullSafe(1)
     else:
         parsed = F.from_csv(text, f"{form.schema}, {BAD} STRING", options)
         row, empty = F.col("_parsed"), text == ""

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from ottla.pipeline.committing import MicroBatch, Refused
+from ottla.pipeline.committing import Marker, MicroBatch, Outcome, Refused, outcome_of
 
 MARKERS = "ottla_batches"
 ORDER = "ottla_row_number"
@@ -49,21 +49,29 @@ def write(target: Target, micro_batch: MicroBatch, columns: Sequence[str], rows:
 
 
 def _is_there(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBatch) -> bool:
+    marker = _marker(cursor, target, micro_batch)
+    found = outcome_of(marker, micro_batch)
+    if found is None:
+        query_id, batch_id = micro_batch
+        raise Refused(
+            f"micro-batch {batch_id} of {target.query} (checkpoint {query_id}) comes after {marker.next_batch - 1} "
+            f"(checkpoint {marker.query_id}) in {MARKERS}: the checkpoint and the table do not belong together. To begin "
+            f"anew: empty {target.table}, DELETE FROM {MARKERS} WHERE query = '{target.query}', and remove the checkpoint"
+        )
+    return found is Outcome.SKIPPED
+
+
+def _marker(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBatch) -> Marker:
+    """Locked until the end of the transaction."""
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
     )
-    query_id, batch_id = micro_batch
     # There must be one before the first micro-batch too: where two drivers come with that, the second waits for the first.
-    cursor.execute(f"INSERT INTO {MARKERS} VALUES (%s, %s, -1) ON CONFLICT DO NOTHING", [target.query, query_id])
+    first = [target.query, micro_batch.query_id]
+    cursor.execute(f"INSERT INTO {MARKERS} VALUES (%s, %s, -1) ON CONFLICT DO NOTHING", first)
     cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
     checkpoint, last = cursor.fetchone()  # type: ignore[misc]  # a row that is there
-    if checkpoint != query_id or batch_id not in (last, last + 1):
-        raise Refused(
-            f"micro-batch {batch_id} of {target.query} (checkpoint {query_id}) comes after {last} (checkpoint "
-            f"{checkpoint}) in {MARKERS}: the checkpoint and the table do not belong together. To begin anew: empty "
-            f"{target.table}, DELETE FROM {MARKERS} WHERE query = '{target.query}', and remove the checkpoint"
-        )
-    return bool(batch_id == last)
+    return Marker(checkpoint, last + 1)
 
 
 def _insert(cursor: psycopg.Cursor[Any], target: Target, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

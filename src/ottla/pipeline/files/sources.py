@@ -8,6 +8,7 @@ has one that excludes nothing (`offset >= 0`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,12 +47,12 @@ def records(
     }
     options |= {"groupIdPrefix": f"{spec.name}-{source.name}"} if stream else {"filterPushdown": "true"}
     options |= {"includeHeaders": "true"} if headers else {}
-    given = source.options if stream == (not source.as_table) else _of_both(source.options)
+    given = source.options if stream == (not source.as_table) else of_both(source.options)
     loaded: DataFrame = _reader(spark, stream).format("ottla").options(**(options | dict(given))).load()
     return loaded if stream else loaded.where("offset >= 0")
 
 
-def _of_both(options: Any) -> dict[str, str]:
+def of_both(options: Mapping[str, str]) -> dict[str, str]:
     """A quarantine streams what the table reads at once: only what says how to reach the broker holds for both."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 

@@ -20,6 +20,7 @@ UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d"
 DURATIONS = "5 seconds, 10 minutes or 1 hour"
 
 BOOTSTRAP = "localhost:9092"
+BOOTSTRAP_OPTION = "kafka.bootstrap.servers"
 STARTS = ("earliest", "latest")
 FORMATS = ("json", "avro", "protobuf", "csv", "raw")
 FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
@@ -134,6 +135,11 @@ class Spec:
     def path(self, text: str) -> str:
         """A path of the file, seen from where the command runs; an address stays as it is."""
         return text if "://" in text else str(self.directory / text)
+
+    def bootstrap_of(self, options: Mapping[str, str]) -> str:
+        """The cluster that a source or a sink with these options means: its own, or that of the pipeline."""
+        own = [value for name, value in options.items() if name.lower() == BOOTSTRAP_OPTION]
+        return own[-1] if own else self.bootstrap
 
     @property
     def state_directory(self) -> Path:
