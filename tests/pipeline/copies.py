@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,15 +22,25 @@ from ottla.client.producer import Producer
 from ottla.pipeline.rows import Encoder, Shape
 
 DRIVER = Path(__file__).with_name("copying.py")
+TREE = Path(__file__).resolve().parents[2]
+CONNECTOR_PYTHON = TREE / ".venv-spark" / "bin" / "python"
+CONNECTOR_JARS = TREE / "tests" / "spark" / "jars"
 PARTITIONS = 4
 SECONDS = 300
+CHUNK = 200_000
+
+
+def why_no_connector() -> str:
+    """Why Spark's own connector cannot be asked to do the same; empty if it can."""
+    is_here = CONNECTOR_PYTHON.exists() and any(CONNECTOR_JARS.glob("*.jar"))
+    return "" if is_here else "Spark's own connector is not here: `make spark` fetches it"
 
 
 class Copy:
-    """Two topics, and the driver that copies one into the other."""
+    """Two topics, and the driver that copies one into the other: with our format, or with Spark's own connector."""
 
-    def __init__(self, address: str, directory: Path) -> None:
-        self.address, self.directory = address, directory
+    def __init__(self, address: str, directory: Path, *, with_connector: bool = False) -> None:
+        self.address, self.directory, self.with_connector = address, directory, with_connector
         self.source, self.target = (f"{name}-{os.getpid()}-{directory.name}" for name in ("source", "target"))
         self.log = directory / "driver.log"
         self.driver: subprocess.Popen[str] | None = None
@@ -41,19 +53,21 @@ class Copy:
                 for topic in (self.source, self.target):
                     await Admin(cluster).create_topic(topic, partitions=PARTITIONS)
                 encoder = Encoder(lambda _: Shape(PARTITIONS, 1 << 20), topic=self.source, now_ms=cluster.now_ms)
-                values = pa.array([b"%d" % number for number in range(count)], pa.binary())
                 async with Producer(cluster) as producer:
-                    for part in (encoder.add(pa.record_batch({"key": values, "value": values})), encoder.finish()):
-                        for made in part:
-                            await producer.post_batch(TopicPartition(made.topic, made.partition), made.data)
+                    for made in chain.from_iterable((*map(encoder.add, numbers(count)), encoder.finish())):
+                        await producer.post_batch(TopicPartition(made.topic, made.partition), made.data)
 
         asyncio.run(main())
 
     def start(self, rows_per_batch: int, *more: str) -> None:
         arguments = [self.address, self.source, self.target, str(self.directory), str(rows_per_batch), *more]
+        python = sys.executable
+        if self.with_connector:
+            python = str(CONNECTOR_PYTHON)
+            arguments += ["--jars", ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))]
         with self.log.open("ab") as log:
             self.driver = subprocess.Popen(
-                [sys.executable, str(DRIVER), *arguments],
+                [python, str(DRIVER), *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -109,7 +123,14 @@ class Copy:
                 return Counter([int(record.value or b"-1") async for record in consumer])
 
         found = asyncio.run(main())
-        return sum(number not in found for number in range(count)), sum(found.values()) - count
+        missing = sum(number not in found for number in range(count))
+        return missing, sum(found.values()) - (count - missing)
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+
+def numbers(count: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, count, CHUNK):
+        values = pa.array([b"%d" % number for number in range(first, min(first + CHUNK, count))], pa.binary())
+        yield pa.record_batch({"key": values, "value": values})

@@ -1,25 +1,26 @@
 """A driver that is there to be killed: copies a topic to another one, batch by batch, and ends when all is copied.
 
-    python copying.py <bootstrap> <source> <target> <directory> <rows per batch> [<task that fails once>]
+    python copying.py <bootstrap> <source> <target> <directory> <rows per batch> [<task that fails once>] [--master ...]
 
-It says "started" when the query runs, and "done" at its end.
+It says "started" when the query runs, and "done" at its end. With `--jars` it reads and writes with Spark's own connector,
+whose jars these are, on a PySpark that knows nothing of `format("ottla")`.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import argparse
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m"}
 
-from ottla.pipeline.session import session
 
-
-def failing_once(directory: str, task: int) -> object:
+def failing_once(directory: str, task: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The first attempt of this task comes to nothing, after it has made some of its rows."""
 
-    def work(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(parts: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -34,25 +35,45 @@ def failing_once(directory: str, task: int) -> object:
     return work
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "source", "target", "directory", "rows"):
+        parser.add_argument(name)
+    parser.add_argument("task", nargs="?", type=int)
+    # A task is tried four times: what is on trial is the output, not how soon somebody gives up.
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--jars")
+    return parser.parse_args()
+
+
+def our_session(master: str) -> Any:
+    from ottla.pipeline.session import session
+
+    return session("copying", master=master, conf=HERE | SETTINGS | {"spark.executor.memory": "512m"})
+
+
+def connector_session(master: str, jars: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("copying").master(master).config("spark.jars", jars)
+    for name, value in {**HERE, **SETTINGS}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def main() -> None:
-    bootstrap, source, target, directory, rows, *task = sys.argv[1:]
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m"}
-    spark = session("copying", master="local[2,4]", conf=settings)
-    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)
-    frame = reader.load().select("key", "value")
-    if task:
-        frame = frame.mapInArrow(failing_once(directory, int(task[0])), frame.schema)  # type: ignore[arg-type]
-    query = (
-        frame.writeStream.format("ottla")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", target)
-        .option("spoolPath", f"{directory}/spool")
-        .option("spoolAbove", "100000")
-        .option("checkpointLocation", f"{directory}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
+    asked = arguments()
+    spark = connector_session(asked.master, asked.jars) if asked.jars else our_session(asked.master)
+    form, where = "kafka" if asked.jars else "ottla", {"kafka.bootstrap.servers": asked.bootstrap}
+    reading = {"subscribe": asked.source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": asked.rows}
+    writing = {"topic": asked.target, "checkpointLocation": f"{asked.directory}/checkpoint"}
+    if not asked.jars:
+        writing |= {"spoolPath": f"{asked.directory}/spool", "spoolAbove": "100000"}
+    frame = spark.readStream.format(form).options(**where, **reading).load().select("key", "value")
+    if asked.task is not None:
+        frame = frame.mapInArrow(failing_once(asked.directory, asked.task), frame.schema)
+    written = frame.writeStream.format(form).options(**where, **writing)
+    query = written.trigger(availableNow=True).start()
     print("started", flush=True)
     query.awaitTermination()
     print("done", flush=True)
