@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
+from apache.kafka import Apache
 from ottla.client import commits
 from ottla.client.coordinator import Coordinator
 from ottla.wire.compression import Codec
@@ -160,6 +161,53 @@ def test_a_topic_made_again_stops_the_stream(spark: SparkSession, topics: Topics
     with pytest.raises(PySparkException, match="was deleted and made again"):
         Stream(spark, topics, tmp_path, name, startingOffsets="earliest").run_once()
     assert len(stream.rows) == 1
+
+
+@pytest.fixture
+def elsewhere(apache: Apache) -> Iterator[Topics]:
+    made = Topics(apache.address)
+    yield made
+    made.close()
+
+
+def copy(spark: SparkSession, topics: Topics, checkpoint: Path, name: str, to: str) -> int:
+    """Everything there is, in two micro-batches or more, from one topic to another; how many there were."""
+    where = {"kafka.bootstrap.servers": topics.address}
+    read = {**where, "subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
+    frame = spark.readStream.format("ottla").options(**read).load().select("key", "value")
+    written = frame.writeStream.format("ottla").options(**where, topic=to, checkpointLocation=str(checkpoint))
+    query = written.trigger(availableNow=True).start()
+    assert query.awaitTermination(QUERY_SECONDS), "it should have ended"
+    return sum(progress.numInputRows > 0 for progress in query.recentProgress)
+
+
+@pytest.mark.slow
+@pytest.mark.apache
+def test_apache_kafka_is_read_and_written_as_well(spark: SparkSession, elsewhere: Topics, tmp_path: Path) -> None:
+    """STR-05, STR-09, STR-10: a batch, a stream and a copy that is repeated after a failure, on Apache Kafka 4.3.1."""
+    name, to = elsewhere.make("spark-in", 2), elsewhere.make("spark-out", 3)
+    for partition, codec in enumerate((Codec.ZSTD, Codec.NONE)):
+        values = [b"%d" % (number * 2 + partition) for number in range(100)]
+        elsewhere.write(name, values, partition, codec=codec, headers=(("trace", b"%d" % partition),))
+    found = batch(spark, elsewhere, name, includeHeaders="true").selectExpr(
+        "count(*)", "sum(int(string(value)))", "count_if(string(headers[0].value) = string(partition))"
+    )
+    assert tuple(found.first() or ()) == (200, 19_900, 200)
+    stream = Stream(spark, elsewhere, tmp_path / "stream", name, startingOffsets="earliest")
+    stream.run_once()
+    assert stream.offsets() == [(partition, offset) for partition in (0, 1) for offset in range(100)]
+
+    assert copy(spark, elsewhere, tmp_path / "copy", name, to) == 2
+    last = max((tmp_path / "copy" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    last.unlink()  # as if the driver had died after its transaction: the last micro-batch comes again
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    elsewhere.write(name, [b"200"], 0)
+    assert copy(spark, elsewhere, tmp_path / "copy", name, to) == 2
+    options = {"subscribe": to, "kafka.isolation.level": "read_committed"}
+    written = sorted(int(bytes(row["value"])) for row in elsewhere.rows(options))  # type: ignore[arg-type]
+    assert written == list(range(201))
+    with pytest.raises(PySparkException, match="has a new checkpoint"):
+        copy(spark, elsewhere, tmp_path / "lost", name, to)
 
 
 def test_workers_do_not_look_for_garbage_in_what_was_imported(spark):
