@@ -330,8 +330,8 @@ KNOWN: dict[str, int] = {
     "anybody_may_lead": 3,
     "metadata_is_not_cut": 1,
     "lost_producer_state_on_failover": 7,
-    "followers_cut_to_their_watermark": 5,
+    "followers_cut_to_their_watermark": 42,
     "who_came_back_with_less_stays_in_sync": 98,
-    "old_lives_count": 78,
+    "old_lives_count": 98,
     "votes_twice_in_an_epoch": 82,
 }
