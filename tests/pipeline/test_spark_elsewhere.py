@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from harness import HOST, Node, die_with_parent, free_port
+from pipeline.standalone import SPARK, running, standalone
 from spark_topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SPARK = Path(next(iter(find_spec("pyspark").submodule_search_locations)))  # type: ignore[union-attr, arg-type]
 SECONDS = 300
 RECORDS = 5_000
 PIPELINE = """
@@ -33,24 +31,6 @@ steps:
 sinks:
   shouts: {{from: shouted, topic: shouts, key: _key}}
 """
-
-
-@contextmanager
-def running(*commands: list[str]) -> Iterator[None]:
-    """Servers of Spark, ended afterwards."""
-    env = os.environ | {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [subprocess.Popen(command, env=env, preexec_fn=die_with_parent, **quiet) for command in commands]  # type: ignore[call-overload]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def spark_class(*words: object) -> list[str]:
-    return [str(SPARK / "bin" / "spark-class"), *map(str, words)]
 
 
 @pytest.fixture
@@ -84,19 +64,8 @@ def run(topics: Topics, tmp_path: Path, *where: str) -> None:
 
 def test_on_a_standalone_cluster_of_two_workers(topics: Topics, tmp_path: Path) -> None:
     """STR-01, STR-05: executors are processes elsewhere; the output is exact."""
-    port = free_port()
-    master = spark_class(
-        *("org.apache.spark.deploy.master.Master", "--host", HOST, "--port", port, "--webui-port", free_port())
-    )
-    workers = [
-        spark_class(
-            *("org.apache.spark.deploy.worker.Worker", "--host", HOST, "-c", 1, "-m", "600m"),
-            *("--webui-port", free_port(), "-d", tmp_path / f"worker-{n}", f"spark://{HOST}:{port}"),
-        )
-        for n in range(2)
-    ]
-    with running(master, *workers):
-        run(topics, tmp_path, "--master", f"spark://{HOST}:{port}", "--conf", "spark.executor.memory=512m")
+    with standalone(tmp_path) as cluster:
+        run(topics, tmp_path, "--master", cluster.address, "--conf", "spark.executor.memory=512m")
 
 
 @pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect is not installed: pip install 'ottla[connect]'")
