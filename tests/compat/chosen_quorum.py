@@ -74,6 +74,24 @@ def feature(name: str, level: int, kind: int = 1, only_try: bool = True) -> Requ
     return {"feature_updates": [update], "validate_only": only_try}
 
 
+def setting(kind: int, of: str, **values: str | None) -> Request:
+    """Nothing is changed by it, but all of it is looked at."""
+    configs = [{"name": name.replace("_", "."), "value": value} for name, value in values.items()]
+    return {"resources": [{"resource_type": kind, "resource_name": of, "configs": configs}], "validate_only": True}
+
+
+# Of what is a node, what might be one and what is none; with one mistake more, which may be the one that is told.
+SETTINGS = [
+    setting(4, of, **values)
+    for of in ("1", "50", "+50", "-1", "2147483648", "abc", "1 ")
+    for values in ({"log_cleaner_threads": "2"}, {"min_insync_replicas": "2"}, {})
+] + [setting(4, "50", log_cleaner_threads="x"), setting(4, "", min_insync_replicas="2"), setting(4, "")]
+SETTINGS += [
+    setting(2, "none", retention_ms="1"),
+    setting(2, "none", retention_ms="x"),
+    setting(2, "", retention_ms="1"),
+]
+
 # By key and the versions that are asked. On any controller.
 OF_VOTERS: dict[int, tuple[range, list[Request]]] = {
     52: (
@@ -162,7 +180,9 @@ OF_BROKERS: dict[int, tuple[range, list[Request]]] = {
 
 # On controllers and brokers alike.
 OF_ADMINISTRATORS: dict[int, tuple[range, list[Request]]] = {
+    33: (range(3), SETTINGS),
     43: (range(3), [{"topic_partitions": [{"topic": "none", "partitions": [0]}]}, {"topic_partitions": []}]),
+    44: (range(2), SETTINGS),
     45: (
         range(2),
         [{"topics": [{"name": "none", "partitions": [{"partition_index": 0, "replicas": [1]}]}]}, {"topics": []}],

@@ -120,8 +120,9 @@ class Door(Peer):
         return self.side.cluster.id if value == CLUSTER_ID else value
 
 
-def plain(value: Any, side: Side, name: str = "") -> Any:
-    """An answer without what is masked, and with symbols for what the cluster has of its own."""
+def plain(value: Any, side: Side, name: str = "", *, of_quorum: bool = True) -> Any:
+    """An answer without what is masked, and with symbols for what the cluster has of its own. Epochs are those of the quorum,
+    or else of partitions, which do not depend on how many elections there were of controllers."""
     if value is None:
         return None
     if MASKED.search(name):
@@ -129,23 +130,25 @@ def plain(value: Any, side: Side, name: str = "") -> Any:
     if name in ("records", "unaligned_records"):
         return bool(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name), side, f.name) for f in dataclasses.fields(value)}
+        return {
+            f.name: plain(getattr(value, f.name), side, f.name, of_quorum=of_quorum) for f in dataclasses.fields(value)
+        }
     if isinstance(value, tuple):
-        items = [plain(item, side, name) for item in value]
+        items = [plain(item, side, name, of_quorum=of_quorum) for item in value]
         return items if name.endswith("replicas") else sorted(items, key=repr)
     if isinstance(value, uuid.UUID):
         return side.names.get(value, str(value) if value.int < MADE_BY_NODES else "some id")
     if name in IDS_OF_NODES and value in side.order:
         return f"node {side.order.index(value)}"
-    if name in ("leader_epoch", "epoch") and value == side.epoch:
+    if of_quorum and name in ("leader_epoch", "epoch") and value == side.epoch:
         return "that of the quorum"
     return value
 
 
-def compare(request: Any, doors: tuple[Door, Door]) -> tuple[str | None, tuple[Any, Any]]:
+def compare(request: Any, doors: tuple[Door, Door], *, of_quorum: bool = True) -> tuple[str | None, tuple[Any, Any]]:
     """Where the answers of ours and Apache's differ, or None; and both of them."""
     answers = (doors[0].ask(request), doors[1].ask(request))
-    ours, theirs = (plain(answer, door.side) for answer, door in zip(answers, doors, strict=True))
+    ours, theirs = (plain(answer, door.side, of_quorum=of_quorum) for answer, door in zip(answers, doors, strict=True))
     return difference(ours, theirs), answers
 
 

@@ -54,6 +54,9 @@ class Walk:
         self.beside: set[Place] = set()
         self.lives = dict.fromkeys(GHOSTS, 0)
         self.stopping: set[int] = set()
+        self.let_in: list[int] = []
+        self.read: dict[int, int] = {}
+        self.eligible: set[str] = set()
         self.topics = 0
         self.epochs: dict[Place, int] = {}
 
@@ -89,10 +92,10 @@ class Walk:
         """Both answers. A broker that stops waits for what real ones have read, so `patient` asks until both agree."""
         doors = (self.sides[0].active, self.sides[1].active)
         deadline = time.monotonic() + SETTLING_S
-        found, answers = compare(request, doors)
+        found, answers = compare(request, doors, of_quorum=False)
         while found and patient and time.monotonic() < deadline:
             time.sleep(0.05)
-            found, answers = compare(request, doors)
+            found, answers = compare(request, doors, of_quorum=False)
         self.asked += 1
         if found:
             self.differences.append(f"request {self.asked}: {found}\n    {request}")
@@ -115,8 +118,10 @@ class Walk:
             time.sleep(0.05)
         if found:
             self.differences.append(f"after request {self.asked} ({after}): {found}")
-        told = seen[1][0]
+        told, nodes, _ = seen[1]
+        self.let_in = sorted(int(node.broker_id) for node in nodes.brokers if not node.is_fenced)
         every = [] if told is None else [(t.name, p) for t in told.topics for p in t.partitions]
+        self.eligible = {name for name, part in every if part.eligible_leader_replicas}
         self.partitions = {(n, p.partition_index): p for n, p in every if (n, p.partition_index) not in self.beside}
 
     def _seen(self, side: Side) -> list[Any]:
@@ -129,17 +134,14 @@ class Walk:
 
     def _note_beside(self, seen: list[Any]) -> None:
         """Partitions that go another way for a reason: eligible brokers without a replica; a replica that is to come and to
-        go; and a reassignment that waits for nothing but the next change, which in Apache Kafka may be one of directories."""
+        go."""
         described, _, moving = seen
         parts = {(t.name, p.partition_index): p for t in (described.topics if described else ()) for p in t.partitions}
         for place, part in parts.items():
             if not set(part.eligible_leader_replicas or ()) <= set(part.replica_nodes):
                 self.beside.add(place)
         for place, move in (((t.name, p.partition_index), p) for t in moving.topics for p in t.partitions):
-            coming, going = set(move.adding_replicas), set(move.removing_replicas)
-            isr = set(parts[place].isr_nodes) if place in parts else set()
-            needed = set(move.replicas) - going if len(going) > len(coming) else coming
-            if coming & going or (isr - going and needed <= isr):
+            if set(move.adding_replicas) & set(move.removing_replicas):
                 self.beside.add(place)
 
     def _shared(self, told: Any, side: Side) -> Any:
@@ -148,7 +150,7 @@ class Walk:
         elif told is not None:
             kept = [dataclasses.replace(t, partitions=self._kept(t)) for t in told.topics]
             told = dataclasses.replace(told, topics=tuple(t for t in kept if t.partitions))
-        return plain(told, side)
+        return plain(told, side, of_quorum=False)
 
     def _kept(self, told: Any) -> tuple[Any, ...]:
         return tuple(p for p in told.partitions if (told.name, p.partition_index) not in self.beside)
@@ -215,9 +217,18 @@ class Walk:
         beat["want_shut_down"] |= broker in self.stopping  # there is no way back
         if beat["want_fence"] or beat["want_shut_down"]:
             beat["offline_log_dirs"] = []
+        if beat["want_shut_down"]:
+            self._say_again(broker)
         _, answer = self.ask(asking(63, rng.choice([0, 1, 2]), **beat), patient=beat["want_shut_down"])
-        if beat["want_shut_down"] and answer.error_code == 0:
-            self.stopping.add(broker)
+        if answer.error_code == 0:
+            self.read[broker] = beat["current_metadata_offset"]
+            self.stopping |= {broker} if beat["want_shut_down"] else set()
+
+    def _say_again(self, stopping: int) -> None:
+        """What the others have read: Apache's controller forgets it whenever a registration changes, until they beat again."""
+        for broker in sorted({*self.let_in} & {*self.read} & {*self.sides[1].epochs} - self.stopping - {stopping}):
+            said = {"broker_id": broker, "broker_epoch": EPOCH + broker, "want_fence": False, "want_shut_down": False}
+            self.ask(asking(63, 1, **said, current_metadata_offset=self.read[broker]))
 
     def unregister(self, broker: int | None = None) -> None:
         broker = broker or self.rng.choice([*GHOSTS * 2, 99, -1])
@@ -302,6 +313,8 @@ class Walk:
             ]
         )
         kind, of = (2, self.some(0.02)[0]) if rng.random() < 0.8 else (4, rng.choice(["", "11"]))
+        if name == "min.insync.replicas" and (self.eligible & {of} if kind == 2 else self.eligible):
+            return  # Apache's controller loses count of eligible replicas that it clears, and may not survive that
         change = {"name": name, "config_operation": rng.choice([0, 0, 0, 1]), "value": value}
         self.ask(asking(44, 1, resources=[{"resource_type": kind, "resource_name": of, "configs": [change]}]))
 

@@ -93,6 +93,28 @@ def test_a_new_replica_has_to_catch_up_first() -> None:
     assert not under_way(done, None)
 
 
+def placed(image: Image, broker_id: int) -> Partition:
+    """After a broker has said that its replica is where it always was."""
+    topic = image.topic("t")
+    assert topic is not None
+    where = [(directory(broker_id), [(topic.id, 0)])]
+    epoch = image.brokers[broker_id].epoch
+    return partition(after(image, controller.assign_replicas(image, broker_id, epoch, where, RULES)))
+
+
+def test_who_says_where_its_replica_is_ends_what_waits_for_nobody() -> None:
+    """As any change of a partition: a reassignment is over, and somebody leads who could have led before."""
+    moved, _ = move(with_topic(cluster(1, 2, 3), 1, 2), 1, 3)
+    assert placed(moved, 3) == partition(moved)
+    now = placed(in_sync(moved, 1, 2, 3), 3)
+    assert (now.replicas, now.isr, now.adding, now.removing) == ((1, 3), (1, 3), (), ())
+    assert now.directories == (directory(1), directory(3))
+    image = with_topic(cluster(1), 1)
+    lost = after(image, controller.lose_directories(image, 1, [directory(1)], RULES))
+    assert (partition(lost).leader, partition(lost).elr) == (-1, (1,))
+    assert (placed(lost, 1).leader, placed(lost, 1).isr, placed(lost, 1).elr) == (1, (1,), ())
+
+
 def test_stopping_puts_things_back() -> None:
     image = with_topic(cluster(1, 2, 3), 1, 2)
     moved, _ = move(image, 3)

@@ -199,16 +199,6 @@ async def test_of_a_change_of_settings_only_the_rest_is_passed_on(
 
 
 @on_loop
-async def test_a_controller_takes_settings_of_any_broker(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        client = await to_controller(served.node)
-        wanted = IncrementalAlterConfigsRequest(resources=[altering(BROKER, "77", log_cleaner_threads="2")])
-        assert [each.error_code for each in (await client.call(wanted, 1)).responses] == [0]
-        assert served.node.quorum.image.configs(BROKER, "77") == {"log.cleaner.threads": "2"}
-        client.close()
-
-
-@on_loop
 async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
     """The quota on changes of topics is that of the client, not of the node that passed them on."""
     async with pair(tmp_path) as (leader, other, _):

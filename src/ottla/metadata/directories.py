@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 
 from ottla.metadata.brokers import check_epoch
 from ottla.metadata.decisions import Decision, Rules, Versioned
-from ottla.metadata.features import DIRECTORY_ASSIGNMENT, partition_version
-from ottla.metadata.image import Broker, Image, Partition
+from ottla.metadata.features import DIRECTORY_ASSIGNMENT
+from ottla.metadata.image import Broker, Image, Partition, Topic
 from ottla.metadata.leaders import acceptable_leaders, change_of, record_of
-from ottla.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from ottla.metadata.records import BrokerRegistrationChangeRecord
 from ottla.wire.errors import Error, KafkaError
 
 Place = tuple[bytes, int]
@@ -35,8 +35,7 @@ def assign_replicas(
         told: list[tuple[Place, KafkaError | None]] = []
         for place in places:
             try:
-                partition = _held(image, place, broker_id)
-                records += _assigned(image, partition, place, broker_id, directory)
+                records += _assigned(image, place, broker_id, directory, rules)
                 told.append((place, None))
                 failed += [] if broker.has_online(directory) else [place]
             except KafkaError as error:
@@ -45,30 +44,27 @@ def assign_replicas(
     return Decision([*records, *_without(image, broker_id, failed, rules)], outcomes)
 
 
-def _find(image: Image, place: Place) -> Partition | None:
+def _held(image: Image, place: Place, broker_id: int) -> tuple[Topic, Partition]:
     topic = image.topic_by_id(place[0])
-    return None if topic is None else topic.partitions.get(place[1])
-
-
-def _held(image: Image, place: Place, broker_id: int) -> Partition:
-    if image.topic_by_id(place[0]) is None:
+    if topic is None:
         raise KafkaError(Error.UNKNOWN_TOPIC_ID)
-    partition = _find(image, place)
+    partition = topic.partitions.get(place[1])
     if partition is None:
         raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
     if broker_id not in partition.replicas:
         raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
-    return partition
+    return topic, partition
 
 
-def _assigned(image: Image, partition: Partition, place: Place, broker_id: int, directory: bytes) -> list[Versioned]:
-    if partition.directory_of(broker_id) == directory:
-        return []
-    topic_id, index = place
-    directories = list(partition.directories)
-    directories[partition.replicas.index(broker_id)] = directory
-    record = PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories)
-    return [(record, partition_version(image.metadata_version))]
+def _assigned(image: Image, place: Place, broker_id: int, directory: bytes, rules: Rules) -> list[Versioned]:
+    """Like every change of a partition it may end a reassignment, and finds a leader if somebody could have led already."""
+    topic, partition = _held(image, place, broker_id)
+    change = change_of(image, topic, partition, rules)
+    change.unclean = False
+    change.placed = {broker_id: directory}
+    change.elect()
+    record = record_of(change, *place, image)
+    return [] if record is None else [record]
 
 
 def fail_directories(image: Image, broker: Broker, failed: Collection[bytes], rules: Rules) -> list[Versioned]:

@@ -17,8 +17,8 @@ Whatever changes a partition also looks for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision, Rules, Terms, Versioned
@@ -55,6 +55,8 @@ class Change:
     replicas: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    # Replicas that are somewhere else than before, by broker.
+    placed: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.replicas:
@@ -161,6 +163,8 @@ def _differences(change: Change, image: Image) -> dict[str, Any]:
         changed["last_known_elr"] = last_known
     if change.replicas != before.replicas:
         changed["replicas"], changed["directories"] = list(change.replicas), _directories(change, image)
+    elif change.placed and (directories := _directories(change, image)) != list(before.directories):
+        changed["directories"] = directories
     if change.adding != before.adding:
         changed["adding_replicas"] = list(change.adding)
     if change.removing != before.removing:
@@ -169,14 +173,14 @@ def _differences(change: Change, image: Image) -> dict[str, Any]:
 
 
 def _directories(change: Change, image: Image) -> list[bytes] | None:
-    """Replicas that stay are where they were."""
+    """Replicas that stay are where they were, but for those that were just placed."""
     if image.metadata_version < DIRECTORY_ASSIGNMENT:
         return None
-    before = change.partition
-    return [
-        before.directory_of(replica) if replica in before.replicas else image.brokers[replica].default_directory
-        for replica in change.replicas
-    ]
+    return [change.placed.get(replica) or _directory(change.partition, replica, image) for replica in change.replicas]
+
+
+def _directory(before: Partition, replica: int, image: Image) -> bytes:
+    return before.directory_of(replica) if replica in before.replicas else image.brokers[replica].default_directory
 
 
 def change_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 from desk import on_loop
 from ottla.metadata.features import SERVED
-from ottla.metadata.image import Broker
+from ottla.metadata.image import BROKER, Broker
 from ottla.wire.errors import Error
 from ottla.wire.messages.brokers import (
     AllocateProducerIdsRequest,
@@ -25,6 +25,7 @@ from ottla.wire.messages.cluster import DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.membership import UnregisterBrokerRequest
 from ottla.wire.messages.placement import AlterPartitionReassignmentsRequest, ElectLeadersRequest
+from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
 from served import Client, Served, serving
 
@@ -96,6 +97,24 @@ async def test_a_broker_comes_is_let_in_and_goes(tmp_path: Path) -> None:
         assert stale.error_code == Error.STALE_BROKER_EPOCH.code
         gone = await ghost.beat(want_shut_down=True)
         assert gone.should_shut_down and ghost.broker.fenced
+        client.close()
+
+
+@on_loop
+async def test_a_controller_takes_settings_of_any_broker_that_is_registered(tmp_path: Path) -> None:
+    resource = IncrementalAlterConfigsRequest.Resource
+    threads = [resource.Config(name="log.cleaner.threads", value="2")]
+    asked = [resource(resource_type=BROKER, resource_name=name, configs=threads) for name in ("2", "77", "-1", "two")]
+    async with serving(tmp_path) as served:
+        client = await to_controller(served)
+        assert (await Ghost(served, client).register()).error_code == 0
+        answer = await client.call(IncrementalAlterConfigsRequest(resources=asked), 1)
+        refusals = [Error.BROKER_ID_NOT_REGISTERED, Error.INVALID_REQUEST, Error.INVALID_REQUEST]
+        assert [each.error_code for each in answer.responses] == [0, *(each.code for each in refusals)]
+        of_brokers = {
+            name: of for (kind, name), of in served.node.quorum.image.settings.items() if kind == BROKER and name
+        }
+        assert of_brokers == {"2": {"log.cleaner.threads": "2"}}
         client.close()
 
 

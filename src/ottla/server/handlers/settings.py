@@ -167,7 +167,7 @@ def _group_entries(name: str, config: BrokerConfig, image: Image) -> list[Entry]
 
 
 def _number(text: str, complaint: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text) or not -(2**31) <= int(text) < 2**31:
         raise KafkaError(Error.INVALID_REQUEST, complaint + text)
     return int(text)
 
@@ -336,7 +336,8 @@ def _check_resource(wish: Wish, ctx: Context) -> None:
         for operation in wish.operations:
             if not SET <= operation.kind <= SUBTRACT:
                 raise KafkaError(Error.INVALID_REQUEST, f"Unknown operations type {operation.kind}")
-        _broker_changes(wish, ctx.image, config)
+        if not ctx.is_to_controller:
+            _broker_changes(wish, ctx.image, config)
 
 
 def _changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
@@ -366,9 +367,12 @@ def _broker_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[st
 
 
 def _broker_changes_of_controller(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
-    changes = _broker_changes(wish, written, config)
-    _check_minimum(wish.resource[1], changes, written)
-    return changes
+    name = wish.resource[1]
+    changes = _worked_out(wish, written.configs(BROKER, name), list_settings_of_brokers())
+    _check_minimum(name, changes, written)
+    if name:
+        _check_node(_number(name, "Unable to parse broker name as a base 10 number: "), written)
+    return _broker_changes(wish, written, config)
 
 
 def _group_changes(wish: Wish, written: Image, config: BrokerConfig) -> dict[str, str | None]:
@@ -403,6 +407,13 @@ def _worked_out(wish: Wish, current: Mapping[str, str], lists: Mapping[str, Sett
     if wish.replaces:
         changes |= {name: None for name in current if name not in changes}
     return changes
+
+
+def _check_node(node: int, written: Image) -> None:
+    if node < 0:
+        raise KafkaError(Error.INVALID_REQUEST, "Invalid negative broker ID.")
+    if node not in written.brokers and node not in written.controllers:
+        raise KafkaError(Error.BROKER_ID_NOT_REGISTERED, f"No node with id {node} found.")
 
 
 def _check_minimum(name: str, changes: Mapping[str, str | None], written: Image) -> None:
