@@ -62,11 +62,13 @@ class Side:
         self.learn()
 
     def learn(self) -> None:
-        """Who leads the quorum, and the ids of topics t1, t2, ..."""
+        """Who leads the quorum, and the ids of topics t1, t2, ...: all that the first broker shows from now on is not older
+        than what the controller had decided. Without that two clusters may show the same because both are late."""
         state = eventually(self.cluster.quorum_state, "somebody leads the metadata")
         self.leader, self.epoch = int(state.leader_id), int(state.leader_epoch)
         self.order = [self.leader, *(n for n in self.controllers if n != self.leader)]
         first = next(iter(self.brokers.values()))
+        eventually(lambda: first.has_read() >= int(state.high_watermark) - 1, "a broker has read the metadata")
         told = first.ask(asking(3, 12, topics=None))
         self.names = {each.topic_id: each.name for each in told.topics if each.topic_id is not None}
 
@@ -106,6 +108,12 @@ class Door(Peer):
         if self.connection is None:
             self.connection = socket.create_connection(split(self.address), PATIENCE_S)
         return super()._exchange(frame)
+
+    def has_read(self) -> int:
+        """How far a broker has read the metadata: that is what it calls the epoch of its features."""
+        return int(
+            self.ask(asking(18, 3, client_software_name="a", client_software_version="1")).finalized_features_epoch
+        )
 
     def with_own_ids(self, value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

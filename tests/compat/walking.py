@@ -215,7 +215,7 @@ class Walk:
             **(said or {}),
         }
         beat["want_shut_down"] |= broker in self.stopping  # there is no way back
-        if beat["want_fence"] or beat["want_shut_down"]:
+        if beat["want_fence"] or beat["want_shut_down"] or broker not in self.let_in:
             beat["offline_log_dirs"] = []
         if beat["want_shut_down"]:
             self._say_again(broker)

@@ -212,3 +212,14 @@ def test_a_broker_that_is_gone_for_good() -> None:
     with pytest.raises(KafkaError) as refused:
         controller.unregister(image, 1, RULES)
     assert refused.value.error is Error.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(("minimum", "eligible"), [("2", (2,)), ("1", ())])
+def test_who_is_eligible_and_gone_for_good_stays_so_while_it_is_needed(minimum: str, eligible: tuple[int, ...]) -> None:
+    image = with_topic(cluster(1, 2), 1, 2, min_insync_replicas="2")
+    image = after(image, controller.fence(image, 2, RULES))
+    lower = r.ConfigRecord(resource_type=TOPIC, resource_name="t", name="min.insync.replicas", value=minimum)
+    image = image.replay([lower], image.offset + 1, 1)[0]
+    assert partition(image).elr == (2,)
+    image = after(image, controller.unregister(image, 2, RULES))
+    assert (partition(image).isr, partition(image).elr) == ((1,), eligible)

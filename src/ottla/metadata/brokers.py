@@ -228,7 +228,7 @@ def begin_shutdown(image: Image, broker_id: int, rules: Rules) -> Decision[None]
 def unregister(image: Image, broker_id: int, rules: Rules) -> Decision[None]:
     """The broker is gone for good. What it held a copy of stays assigned to it until somebody reassigns it."""
     broker = _registered(image, broker_id)
-    changes = changes_for_broker(image, rules, gone=broker_id)
+    changes = changes_for_broker(image, rules, gone=broker_id, for_good=True)
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     return Decision([*changes, (record, 0)], None)
 

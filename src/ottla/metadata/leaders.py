@@ -209,14 +209,16 @@ def changes_for_broker(
     gone: int = NO_LEADER,
     back: int = NO_LEADER,
     died_uncleanly: int = NO_LEADER,
+    for_good: bool = False,
 ) -> list[Versioned]:
-    """What happens to partitions when a broker leaves (`gone`), may lead again (`back`), or lost its memory.
+    """What happens to partitions when a broker leaves (`gone`), may lead again (`back`), or lost its memory. Where it is
+    eligible is looked at if it leaves for good: it stays so, unless enough others are in sync by now.
 
     While these are decided the picture still shows the broker as it was before, hence the three names.
     """
     records = []
     terms: dict[bytes, Terms] = {}
-    for topic, index, partition in _touched(image, gone, back, died_uncleanly):
+    for topic, index, partition in _touched(image, gone, back, died_uncleanly, gone if for_good else NO_LEADER):
         if topic.id not in terms:
             terms[topic.id] = rules.terms(image, topic)
         acceptable = acceptable_leaders(image, partition, (gone, died_uncleanly), back)
@@ -230,13 +232,16 @@ def changes_for_broker(
     return records
 
 
-def _touched(image: Image, gone: int, back: int, died_uncleanly: int) -> Iterator[tuple[Topic, int, Partition]]:
+def _touched(
+    image: Image, gone: int, back: int, died_uncleanly: int, unregistered: int
+) -> Iterator[tuple[Topic, int, Partition]]:
     for topic in image.topics.values():
         for index, partition in topic.partitions.items():
             if (
                 gone in partition.isr
                 or died_uncleanly in partition.isr
                 or died_uncleanly in partition.elr
+                or unregistered in partition.elr
                 or (back != NO_LEADER and partition.leader == NO_LEADER)
             ):
                 yield topic, index, partition
