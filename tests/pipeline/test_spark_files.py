@@ -201,6 +201,7 @@ def test_a_table_is_looked_at_anew_for_each_micro_batch(spark, address, tmp_path
         until(lambda: running.states[0].rows >= 1 or running.wait(0))
         with pytest.raises(Runs, match=f"runs already, as process {os.getpid()}"):
             pipeline.run()  # a second one would write under the same names
+        assert status.read(tmp_path / ".ottla" / "fresh")["queries"][0]["state"] == "running"
         send(address, "words", [("1", {"word": "uno"})])
         send(address, "numbers", [(None, {"n": 1})])
         until(lambda: running.states[0].rows >= 2 or running.wait(0))
@@ -208,6 +209,7 @@ def test_a_table_is_looked_at_anew_for_each_micro_batch(spark, address, tmp_path
         running.stop()
     assert [row.word for row in spark.table("said_words").collect()] == ["one", "uno"]
     assert status.pid(tmp_path / ".ottla" / "fresh") is None, "the lock is let go"
+    assert status.read(tmp_path / ".ottla" / "fresh")["queries"][0]["state"] == "stopped"
 
 
 def until(condition) -> None:

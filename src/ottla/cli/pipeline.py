@@ -1,4 +1,4 @@
-"""ottla pipeline run | check | init | status | stop"""
+"""ottla pipeline run | check | init | status | stop | export"""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ EXAMPLES = """examples:
   ottla pipeline run pipeline.yml --metrics-port 9100
   ottla pipeline status pipeline.yml
   ottla pipeline stop pipeline.yml
+  ottla pipeline export pipeline.yml DIRECTORY           for `spark-pipelines run`, where what is there is done once
 
 It needs PySpark (pip install 'ottla[spark]') and Java 17 or later."""
 
 FILE = "pipeline.yml"
 SAMPLE = 20
-STATUS_PAUSE_S = 1.0
 LEVELS = ("fatal", "error", "warn", "info", "debug")
 
 
@@ -77,6 +77,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for its end (60)"
     )
     stop.add_argument("--force", action="store_true", help="end it at once; its next run repeats the last micro-batch")
+    export = _action(
+        actions,
+        "export",
+        "write a pipeline down for Spark Declarative Pipelines",
+        "ottla pipeline export pipeline.yml declarative",
+    )
+    export.add_argument("directory", metavar="DIRECTORY", help="where to; what it has written there before is replaced")
 
 
 def _action(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -110,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
         "init": _init,
         "status": _status,
         "stop": _stop,
+        "export": _export,
     }
     return _told(lambda: actions[args.action](args))
 
@@ -179,15 +187,20 @@ def _with_trigger(spec: Spec, available_now: bool) -> Spec:
 
 
 def _keep_running(args: argparse.Namespace, spec: Spec, spark: SparkSession, began: float) -> int:
-    from ottla.pipeline.files import metrics
+    from ottla.pipeline.files import metrics, status
     from ottla.pipeline.files.building import queries_of, views_of
     from ottla.pipeline.files.progress import Telling
     from ottla.pipeline.files.running import Failed, Runner, ended_by_signals
 
     telling = Telling(as_json=True if args.json else None)
     queries = queries_of(spark, spec, views_of(spark, spec))
-    noting = _Noting(spec, telling)
-    runner = Runner(queries, telling.changed, noting.looked, tries=args.tries, grace_s=args.grace)
+    notes = status.Notes(spec.state_directory, spec.name)
+
+    def looked(states: Sequence[State]) -> None:
+        telling.draw(states)
+        notes.looked(states)
+
+    runner = Runner(queries, telling.changed, looked, tries=args.tries, grace_s=args.grace)
     with ended_by_signals(runner.stop), metrics.served(runner.states, args.metrics_port) as port:
         _say_where(telling, spec, spark, port, began)
         try:
@@ -196,39 +209,9 @@ def _keep_running(args: argparse.Namespace, spec: Spec, spark: SparkSession, beg
             print(f"ottla: {error}", file=sys.stderr)
             return 1
         finally:
-            noting.note(runner.states, running=False)
+            notes.ended(runner.states)
     _say_end(telling, runner)
     return 0
-
-
-class _Noting:
-    """Draws the lines, and once in a while writes down how it goes for `ottla pipeline status`."""
-
-    def __init__(self, spec: Spec, telling: Telling) -> None:
-        self._spec, self._telling = spec, telling
-        self._began, self._next = time.time(), 0.0
-
-    def looked(self, states: Sequence[State]) -> None:
-        self._telling.draw(states)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + STATUS_PAUSE_S
-            self.note(states, running=True)
-
-    def note(self, states: Sequence[State], running: bool) -> None:
-        import os
-        from dataclasses import asdict
-
-        from ottla.pipeline.files import status
-
-        told = {
-            "name": self._spec.name,
-            "pid": os.getpid(),
-            "running": running,
-            "began": self._began,
-            "at": time.time(),
-            "queries": [asdict(state) for state in states],
-        }
-        status.write(self._spec.state_directory, told)
 
 
 def _say_where(telling: Telling, spec: Spec, spark: SparkSession, port: int | None, began: float) -> None:
@@ -289,7 +272,7 @@ def _print_report(spec: Spec, report: Report, as_json: bool) -> None:
     print(f"{len(report.problems)} problems" if report.problems else "all right")
 
 
-# init, status, stop
+# init, status, stop, export
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -344,4 +327,17 @@ def _stop(args: argparse.Namespace) -> int:
         print(f"ottla: {error}", file=sys.stderr)
         return 1
     print(f"process {ended} has ended" if ended else "it does not run")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from ottla.pipeline import needs
+
+    needs.modules({"pyspark": "spark"})
+    from ottla.pipeline.files import declarative
+
+    spec, directory = _spec(args), Path(args.directory)
+    for note in declarative.export(spec, Path(args.file), args.bootstrap_server, directory):
+        print(note)
+    print(f"wrote {directory}. To run it, with `pip install 'ottla[connect]'`:\n{declarative.command(directory)}")
     return 0

@@ -150,12 +150,14 @@ class Pipeline:
     def start(self) -> Running:
         """Begin, and give the cell back; `stop()` ends it, `wait()` waits until it has ended. One that runs already, here or
         as `ottla pipeline run`, is not started a second time: status.Runs is raised."""
-        spec, building = self.spec, import_module(f"{FILES}.building")
+        spec, building, status = self.spec, import_module(f"{FILES}.building"), import_module(f"{FILES}.status")
         adopt = import_module("ottla.pipeline.session").adopt
         with ExitStack() as held:
-            held.enter_context(import_module(f"{FILES}.status").running(spec.state_directory))
+            held.enter_context(status.running(spec.state_directory))
+            notes = status.Notes(spec.state_directory, spec.name)
             queries = building.queries_of(self.session(), spec, building.views_of(self.session(), spec))
-            runner = import_module(f"{FILES}.running").Runner(queries)
+            runner = import_module(f"{FILES}.running").Runner(queries, looked=notes.looked)
+            held.callback(lambda: notes.ended(runner.states))
             return Running(runner, lambda: adopt(self.session()), held.pop_all())
 
     def run(self) -> None:

@@ -56,7 +56,7 @@ def queries_of(spark: SparkSession, spec: Spec, views: Mapping[str, DataFrame]) 
     made = []
     for source in spec.sources:
         if source.quarantine and source.format.name != "raw":
-            sink = _quarantine(source, spec)
+            sink = quarantine_of(source, spec)
             read = replace(source, start=EARLIEST) if _under_way(spec) else source
             writer = sinks.writer_of(sources.quarantined(spark, read, spec), sink, spec)
             made.append(_query(sink, writer, spec))
@@ -74,7 +74,7 @@ def _query(sink: Sink, writer: Any, spec: Spec) -> Query:
     return Query(sinks.query_name(spec, sink), sink.where, sink.into, lambda: writer.start())
 
 
-def _quarantine(source: Source, spec: Spec) -> Sink:
+def quarantine_of(source: Source, spec: Spec) -> Sink:
     """As often as the sinks that read around these records, and as long as any of them."""
     triggers = sorted((sink.trigger for sink in spec.sinks), key=lambda trigger: trigger in (AVAILABLE_NOW, ONCE))
     return Sink(

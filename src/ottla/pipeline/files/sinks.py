@@ -60,16 +60,20 @@ def triggered(writer: Any, trigger: str) -> Any:
 
 def _topic(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
     records = formats.encoded(frame, sink.format, sink.key, spec.directory)
-    options = {
+    options = topic_options(sink, spec)
+    if sink.mode == "append":
+        return records.writeStream.format("ottla").options(**options)
+    return records.writeStream.foreachBatch(_to_topic(options))
+
+
+def topic_options(sink: Sink, spec: Spec) -> dict[str, str]:
+    return {
         "kafka.bootstrap.servers": spec.bootstrap,
         "topic": sink.target,
         "sinkId": f"{spec.name}.{sink.name}",
         "delivery": sink.delivery,
         **sink.options,
     }
-    if sink.mode == "append":
-        return records.writeStream.format("ottla").options(**options)
-    return records.writeStream.foreachBatch(_to_topic(options))
 
 
 def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:

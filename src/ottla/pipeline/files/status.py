@@ -11,13 +11,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ottla.pipeline.files.progress import State
+
 LOCK, STATUS = "lock", "status.json"
 PAUSE_S = 0.05
+NOTE_S = 1.0
 
 
 class Runs(Exception):
@@ -62,6 +66,33 @@ def write(directory: Path, status: dict[str, Any]) -> None:
     part = directory / f"{STATUS}.part"
     part.write_text(json.dumps(status, indent=1) + "\n")
     part.replace(directory / STATUS)
+
+
+class Notes:
+    """How a run goes, written down once in a while for whoever asks."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._began, self._next = time.time(), 0.0
+
+    def looked(self, states: Sequence[State]) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + NOTE_S
+            self._note(states, running=True)
+
+    def ended(self, states: Sequence[State]) -> None:
+        self._note(states, running=False)
+
+    def _note(self, states: Sequence[State], running: bool) -> None:
+        told = {
+            "name": self._name,
+            "pid": os.getpid(),
+            "running": running,
+            "began": self._began,
+            "at": time.time(),
+            "queries": [asdict(state) for state in states],
+        }
+        write(self._directory, told)
 
 
 def read(directory: Path) -> dict[str, Any]:
