@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ottla.cli.mistakes import Mistake
-from ottla.cli.several import Member, Wish, prepare
+from ottla.cli.several import Member, Wish, check_free, prepare
 from ottla.config import BrokerConfig, read_properties
 from ottla.log.identity import MetaProperties, read_meta_properties
 from ottla.raft import snapshots
@@ -144,3 +147,33 @@ def test_directories_of_one_node_and_of_several_are_not_mixed_up(tmp_path: Path)
 def test_what_clients_are_told_goes_up_with_the_ports(tmp_path: Path) -> None:
     members = prepare(Wish(tmp_path, 2, "0.0.0.0", 9092, {"advertised.listeners": "PLAINTEXT://big.example:7000"}))
     assert [config(member).advertised[0].port for member in members] == [7000, 7002]
+
+
+def test_ports_are_looked_at_before_anything_is_settled(tmp_path: Path) -> None:
+    """The ports of controllers stay as they were when the cluster was made."""
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            Mistake, match=rf"port {port} of localhost is taken: choose others with --listen .* PORT \+ 5"
+        ):
+            check_free(Wish(tmp_path, 3, "localhost", port, {}))
+        with pytest.raises(Mistake, match=rf"port {port} is taken, and a controller needs it: choose others"):
+            check_free(Wish(tmp_path, 3, "localhost", port - 1, {}))
+        assert not list(tmp_path.iterdir())
+        make(tmp_path, port=port - 1)
+        with pytest.raises(Mistake, match=rf"port {port} is taken, and a controller of the cluster .* another --data"):
+            check_free(Wish(tmp_path, 3, "localhost", port - 1001, {}))
+
+
+def test_nodes_that_run_keep_their_settings(tmp_path: Path) -> None:
+    make(tmp_path)
+    holder = (
+        "import sys; from ottla.world import RealDisk; held = RealDisk().lock(sys.argv[1]); print(); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holder, str(tmp_path / "node-2" / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        node.stdout.readline()
+        with pytest.raises(Mistake, match="is in use: its node 2 runs"):
+            check_free(Wish(tmp_path, 3, "localhost", 29092, {}))
+        node.communicate(b"")

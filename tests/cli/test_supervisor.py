@@ -37,7 +37,7 @@ import sys
 from ottla.cli import supervisor
 kinds = sys.argv[2:]
 children = [(n, kind == "controller", [sys.executable, "-c", sys.argv[1], kind]) for n, kind in enumerate(kinds, 1)]
-sys.exit(supervisor.run(children, "all are there", as_json=False))
+sys.exit(supervisor.run(children, "all are there", lambda n: print(f"mended {n}", file=sys.stderr), as_json=False))
 """
 
 Start = Callable[..., "Supervised"]

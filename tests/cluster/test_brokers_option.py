@@ -111,20 +111,25 @@ def voters(command: Command) -> list[int]:
 
 
 def test_one_command_for_three_nodes(start: Start) -> None:
-    """FTM-07, OPS-07, REP-20, REP-21, REP-25: made, written to, a crashed node started again, stopped, and started again on
-    what is there, without one of the disks."""
+    """FTM-07, OPS-07, REP-20, REP-21, REP-25: made, written to, not made a second time, a node that lost its disk and crashed
+    started again, all stopped, and started again on what is there, without one of the disks."""
     command = start()
     command.wait_for(WELCOME)
     write(command.bootstrap, "first", "one")
     with Line(command.addresses[0]) as line:
         part = line.metadata("first").topics[0].partitions[0]
     assert len(part.replica_nodes) == 3
+    refused = start()
+    refused.wait_for(r"is in use: its node 1 runs")
+    assert refused.process.wait(60) == 2
     crashed = command.children()[2]
+    shutil.rmtree(command.data / "node-2")
     os.kill(crashed, signal.SIGKILL)
     command.wait_for(r"cluster .* node 2 ended \(SIGKILL\): it is started again")
     command.wait_for(r"node 2  \| .* serves", times=2)
     pids = command.children()
     assert pids[2] != crashed
+    eventually(lambda: voters(command) == [1, 2, 3], "the node whose disk was wiped votes again")
     write(command.bootstrap, "first", "two")
     assert command.end(signal.SIGINT) == 0
     assert not any(map(lives, pids.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 
 from ottla.cli.mistakes import Mistake
@@ -76,11 +77,13 @@ def _run_several(args: argparse.Namespace) -> int:
     _check_metrics_port(args)
     from ottla.cli import several, supervisor
 
-    members = several.prepare(_wish(args))
+    wish = _wish(args)
+    several.check_free(wish)
+    members = several.prepare(wish)
     commands = [(member.node_id, member.is_controller, _command(args, member)) for member in members]
     addresses = ",".join(member.address for member in members)
     welcome = f"{len(members)} nodes serve {addresses}, with their data in {members[0].file.parent}; Ctrl-C stops them"
-    return supervisor.run(commands, welcome, as_json=args.log_json)
+    return supervisor.run(commands, welcome, partial(several.mend, wish), as_json=args.log_json)
 
 
 def _wish(args: argparse.Namespace) -> Wish:

@@ -14,6 +14,7 @@ with them the addresses of the controllers: these stay, whatever is said about t
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 from ottla.cli.mistakes import Mistake
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.properties import escaped, read_properties
+from ottla.world import RealDisk
 
 CLUSTER_FILE = "cluster.properties"
 PORT_MAX = 65535
@@ -89,6 +91,51 @@ def prepare(wish: Wish) -> list[Member]:
     for n, settings in configs.items():
         _write(_file(wish, n), settings)
     return [Member(n, _address(wish, n), _file(wish, n), n in cluster.controllers) for n in configs]
+
+
+def mend(wish: Wish, node_id: int) -> None:
+    """A node is started again beside the others. If its disk was wiped, it gets a directory to begin anew in."""
+    cluster = _read(wish.data)
+    if cluster is not None:
+        _format(cluster, {node_id: BrokerConfig(_settings(wish, cluster, node_id))}, with_voters=False)
+
+
+def check_free(wish: Wish) -> None:
+    """Nobody runs these nodes, and nobody has their ports. To be asked before anything is written: the ports of controllers
+    cannot be changed afterwards, and nodes that run read their settings again."""
+    _check(wish)
+    for n in sorted(_node_ids(wish.data)):
+        try:
+            RealDisk().lock(str(wish.data / f"node-{n}" / ".lock"))()
+        except BlockingIOError:
+            raise Mistake(f"{wish.data} is in use: its node {n} runs. Stop it first, or choose another --data")
+    found = _read(wish.data)
+    last = wish.port + PORT_STEP * (wish.brokers - 1) + 1
+    for n in range(1, wish.brokers + 1):
+        if _is_taken(wish.host, port := wish.port + PORT_STEP * (n - 1)):
+            raise Mistake(
+                f"port {port} of {wish.host} is taken: choose others with --listen HOST:PORT. {wish.brokers} nodes use those "
+                f"from PORT to PORT + {last - wish.port}"
+            )
+    for port in (found or _invented(wish)).controllers.values():
+        if _is_taken("localhost", port) and found:
+            raise Mistake(
+                f"port {port} is taken, and a controller of the cluster in {wish.data} listens there since it was made: end "
+                "the program that has it, or begin another cluster with another --data"
+            )
+        if _is_taken("localhost", port):
+            raise Mistake(f"port {port} is taken, and a controller needs it: choose others with --listen HOST:PORT")
+
+
+def _is_taken(host: str, port: int) -> bool:
+    for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind) as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind(address)
+            except OSError as error:
+                return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _check(wish: Wish) -> None:

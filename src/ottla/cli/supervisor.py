@@ -3,7 +3,8 @@
     Ctrl-C or SIGTERM once      an orderly stop: each node hands its leaderships over; brokers first, then those that keep the
                                 metadata, because a goodbye needs somebody who writes it down
     a second time               all of them are killed
-    a node ends by itself       that is said, and it is started again, the later the more often it happens
+    a node ends by itself       that is said, and it is started again, the later the more often it happens; before that
+                                `mend` sees whether there is a disk to start on
     a node that never ran       a port that is taken, say: the others are stopped as well, and the command fails
 
 Each node holds one end of a pair of sockets. Through it it says that it is ready; and when the other end is closed, because
@@ -36,6 +37,9 @@ AGAIN_S = 0.3
 READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 1 << 16
 SUPERVISOR = "cluster"
+
+# Given the id of a node that is to be started again.
+Mend = Callable[[int], None]
 
 
 # --- the side of a node
@@ -102,6 +106,7 @@ class Child:
     """One node, over as many processes as it takes."""
 
     def __init__(self, node_id: int, command: Sequence[str], output: Output, *, is_controller: bool) -> None:
+        self.node_id = node_id
         self.name = f"node {node_id}"
         self.is_controller = is_controller
         self.process: subprocess.Popen[bytes] | None = None
@@ -129,6 +134,7 @@ class Child:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
             )
+        self._output.say(f"{self.name} starts as process {self.process.pid}")
         self.due_at, self._started_at, self._line = None, time.monotonic(), ours
         ours.setblocking(False)
         assert self.process.stdout is not None
@@ -193,8 +199,9 @@ class Child:
 
 
 class Supervisor:
-    def __init__(self, children: Sequence[Child], output: Output, welcome: str) -> None:
+    def __init__(self, children: Sequence[Child], output: Output, welcome: str, mend: Mend) -> None:
         self._children = children
+        self._mend = mend
         self._output = output
         self._welcome: str | None = welcome
         self._selector = selectors.DefaultSelector()
@@ -272,7 +279,15 @@ class Supervisor:
             if self._told:
                 child.due_at = None
             elif child.due_at is not None and child.due_at <= time.monotonic():
-                child.start(self._selector)
+                self._try_again(child)
+
+    def _try_again(self, child: Child) -> None:
+        try:
+            self._mend(child.node_id)
+        except OSError as error:
+            self._output.say(f"{child.name} has no disk: {error}; next try in {child.postpone():g} s", "error")
+        else:
+            child.start(self._selector)
 
     def _greet(self) -> None:
         if self._welcome is not None and all(child.is_ready for child in self._children):
@@ -315,8 +330,8 @@ def _how(code: int) -> str:
     return f"signal {-code}"
 
 
-def run(children: Sequence[tuple[int, bool, Sequence[str]]], welcome: str, *, as_json: bool) -> int:
+def run(children: Sequence[tuple[int, bool, Sequence[str]]], welcome: str, mend: Mend, *, as_json: bool) -> int:
     """Run the nodes (id, whether it is a controller, command) until told to stop; the exit code."""
     output = Output(sys.stderr.buffer, as_json=as_json)
     made = [Child(n, command, output, is_controller=is_controller) for n, is_controller, command in children]
-    return Supervisor(made, output, welcome).run()
+    return Supervisor(made, output, welcome, mend).run()
