@@ -74,6 +74,21 @@ def test_a_controller_port_that_was_written_down_and_is_taken(tmp_path: Path, ta
     assert str(taken) in said
 
 
+def test_a_node_of_a_cluster_that_is_not_formatted(tmp_path: Path) -> None:
+    """What it says to do can be done, word for word."""
+    file, ports = tmp_path / "server.properties", [free_port() for _ in range(3)]
+    file.write_text(
+        f"process.roles=broker,controller\nnode.id=1\nlog.dirs={tmp_path / 'data'}\n"
+        f"listeners=PLAINTEXT://{HOST}:{ports[0]},CONTROLLER://{HOST}:{ports[1]}\ncontroller.listener.names=CONTROLLER\n"
+        f"controller.quorum.bootstrap.servers={HOST}:{ports[1]},{HOST}:{ports[2]}\n"
+    )
+    told = complaint(ottla("serve", str(file))).partition("`kafka-storage ")[2].partition("`")[0]
+    words = told.replace("ID", "AAAAAAAAAAAAAAAAAAAAAQ").replace("server.properties", str(file)).split()
+    done = subprocess.run([Path(sys.executable).parent / "kafka-storage", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "meta.properties").exists()
+
+
 def test_a_directory_that_another_node_holds(node: StartNode) -> None:
     """FTM-03"""
     said = complaint(serve(node().directory))

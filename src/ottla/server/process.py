@@ -94,9 +94,11 @@ def _check_formatted(node: Node) -> None:
     """A node by itself makes its directories ready; those of a cluster must be given the same id of the cluster first."""
     paths = node.config.log_dirs
     if node.config.is_one_of_several and not any(_has_identity(node, path) for path in paths):
+        # Voters that the file names are fixed; else it must be said who they are, or that this node is to join others.
+        voters = "" if node.config["controller.quorum.voters"] else " --no-initial-controllers"
         raise CannotStart(
             f"{paths[0]} is not formatted: a node of a cluster must be told which one, for example "
-            "`kafka-storage format --cluster-id ID --config server.properties`, with the same ID on every node"
+            f"`kafka-storage format --cluster-id ID --config server.properties{voters}`, with the same ID on every node"
         )
 
 
