@@ -9,32 +9,14 @@ also puts `daemon` in the place of Spark's own, for which there is a setting tha
 
 from __future__ import annotations
 
-import atexit
-import shlex
-import shutil
+import os
 import sys
-import tempfile
-from functools import cache
 from pathlib import Path
 
-# Spark names them twice. An entry that is left empty would stand for the current directory.
-ARCHIVES = r"s#[^:]*/python/lib/pyspark\.zip##g; s#[^:]*/py4j-[^:/]*-src\.zip##g; s#::*#:#g; s#^:##; s#:$##"
-SCRIPT = """#!/bin/sh
-PYTHONPATH=$(printf %s "$PYTHONPATH" | sed '{archives}')
-export PYTHONPATH
-[ "$1 $2" = "-m pyspark.daemon" ] && shift 2 && set -- -m ottla.pipeline.daemon "$@"
-exec {python} "$@"
-"""
+SCRIPT = Path(__file__).with_name("worker.sh")
 
 
-@cache
 def for_workers() -> str:
-    """The path of that script; it goes away with this process."""
-    if not Path("/bin/sh").exists():
-        return sys.executable
-    directory = tempfile.mkdtemp(prefix="ottla-python-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    script = Path(directory) / "python"
-    script.write_text(SCRIPT.format(archives=ARCHIVES, python=shlex.quote(sys.executable)))
-    script.chmod(0o755)
-    return str(script)
+    """The path of that script, which finds this interpreter in the environment."""
+    os.environ["OTTLA_WORKER_PYTHON"] = sys.executable
+    return str(SCRIPT) if Path("/bin/sh").exists() and os.access(SCRIPT, os.X_OK) else sys.executable

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Called by Spark in the place of Python; see interpreter.py. Spark names the archives twice, and an entry of the path that is
+# left empty would stand for the current directory.
+PYTHONPATH=$(printf %s "$PYTHONPATH" | sed 's#[^:]*/python/lib/pyspark\.zip##g; s#[^:]*/py4j-[^:/]*-src\.zip##g; s#::*#:#g; s#^:##; s#:$##')
+export PYTHONPATH
+[ "$1 $2" = "-m pyspark.daemon" ] && shift 2 && set -- -m ottla.pipeline.daemon "$@"
+exec "$OTTLA_WORKER_PYTHON" "$@"
