@@ -55,7 +55,9 @@ def test_the_shop_is_counted_and_closes_in_good_order(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, said.read_text()
     text = said.read_text()
+    assert "stopping: each query finishes its micro-batch" in text, text
     assert "the next run goes on from here" in text, text
+    assert "java." not in text, text
     assert "Traceback" not in text and "has ended with" not in text, text
     home = tmp_path / "data-demo"
     assert (home / "pipeline.yml").read_text() == demo.PIPELINE.read_text()

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from ottla.pipeline.committing import Fenced, Refused
-from ottla.pipeline.files import failures, metrics, running, status
+from ottla.pipeline.committing import Fenced, Refused, SinkError
+from ottla.pipeline.files import failures, metrics, running, sinks, status
 from ottla.pipeline.files.building import Query
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.progress import State, Telling, lag_of
@@ -226,6 +228,34 @@ def test_stop_ends_all_of_them(monkeypatch):
     assert handle.stopped and made.states[0].state == "stopped"
 
 
+class Busy(Handle):
+    """Always something to do: nobody sees a moment between two micro-batches."""
+
+    asked = 0
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        self.asked += 1
+        return progress(self.asked // 3)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"message": "", "isTriggerActive": True}
+
+
+def test_one_that_always_has_something_to_do_ends_after_its_micro_batch(monkeypatch):
+    """Not when its time is up: an hour, here."""
+    handle = Busy(1, endless=True)
+    made = runner(monkeypatch, [handle], grace_s=3600.0)
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    while made.states[0].batch < 1:
+        time.sleep(0.001)
+    made.stop.set()
+    thread.join(60)
+    assert handle.stopped and made.states[0].state == "stopped"
+
+
 def test_pauses_grow_and_have_an_end():
     watched = running.Watched(Query("q", "", "", lambda: None))
     pauses = []
@@ -242,6 +272,57 @@ def test_signals_ask_for_an_end(number):
         os.kill(os.getpid(), number)
         assert stop.wait(10)
     assert signal.getsignal(number) is before
+
+
+def raising(error: Exception) -> Any:
+    def write(batch: Any, number: int) -> None:
+        raise error
+
+    return sinks._in_few_words(write)
+
+
+def test_a_micro_batch_that_was_cut_off_says_so_in_few_words():
+    """Spark searches the text of it with an expression that overflows the stack of a thread after some thousand letters."""
+    trace = "\n".join(f"\tat org.apache.spark.Nowhere{number}" for number in range(500))
+    write = raising(PySparkException(f"[SPARK_JOB_CANCELLED] Job 3 cancelled. SQLSTATE: X\n\n{trace}"))
+    with pytest.raises(SinkError, match=r"^Job 3 cancelled\.$") as caught:
+        write(None, 1)
+    assert len("".join(traceback.format_exception(caught.value))) < 1500
+    with pytest.raises(PySparkException, match="committing.Refused"):
+        raising(PySparkException(f"ottla.pipeline.committing.Refused: no\n{trace}"))(None, 1)
+
+
+TOLD = """
+import signal, sys, threading, time
+from ottla.pipeline.files import running
+from ottla.pipeline.files.progress import Telling
+stop, telling = threading.Event(), Telling()
+asked = lambda: telling.say_from_handler("stopping")
+with running.ended_by_signals(stop, asked) if sys.argv[1] == "begun" else running.ended_at_once_by_signals():
+    print("ready", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass  # as py4j does
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("begun", ["begun", "starting"])
+def test_who_is_asked_says_so_and_ends_when_asked_again(number, begun):
+    """While Spark starts, the first signal ends it: PySpark would swallow an exception, and go on."""
+    command = [sys.executable, "-c", TOLD, begun]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        if begun == "begun":
+            assert process.stderr.readline() == "stopping\n"
+            assert process.poll() is None
+            process.send_signal(number)
+        assert process.wait(30) == -number
+        assert process.stderr.read() == ""
 
 
 def test_words_load_nothing_heavy():

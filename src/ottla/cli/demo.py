@@ -109,7 +109,9 @@ class Demo:
             if self._home is None:
                 yield
                 return
-            async with self._shop(cluster), self._pipeline(self._home), self._results(cluster):
+            await self._make_topics(cluster)
+            # The shop closes before the pipeline ends, so that there is an end of what is to be counted.
+            async with self._pipeline(self._home), self._shop(cluster), self._results(cluster):
                 yield
 
     async def _show_record(self, cluster: Cluster) -> None:
@@ -132,16 +134,20 @@ class Demo:
         if self._home is not None:
             print(SHOP.format(file=self._home / "pipeline.yml", **words), flush=True)
 
-    @contextlib.asynccontextmanager
-    async def _shop(self, cluster: Cluster) -> AsyncIterator[None]:
-        from ottla.cli.shop import ORDERS, VIEWS, Shop
+    async def _make_topics(self, cluster: Cluster) -> None:
+        from ottla.cli.shop import ORDERS, VIEWS
         from ottla.client.admin import Admin
-        from ottla.client.producer import Producer
 
         there = set(await Admin(cluster).topics())
         for topic in (VIEWS, ORDERS, *RESULTS):
             if topic not in there:
                 await Admin(cluster).create_topic(topic, partitions=1)
+
+    @contextlib.asynccontextmanager
+    async def _shop(self, cluster: Cluster) -> AsyncIterator[None]:
+        from ottla.cli.shop import Shop
+        from ottla.client.producer import Producer
+
         async with Producer(cluster) as producer:
             writing = self._node.spawn(Shop(producer).run())
             try:
@@ -152,6 +158,7 @@ class Demo:
     @contextlib.asynccontextmanager
     async def _pipeline(self, home: Path) -> AsyncIterator[None]:
         import asyncio
+        import signal
         import sys
 
         words = ("pipeline", "run", str(home / "pipeline.yml"), "-b", self._address, "--json")
@@ -167,8 +174,11 @@ class Demo:
         try:
             yield
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            _terminate(process)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(
+                    number, _terminate, process
+                )  # asked twice, it ends at once
             try:
                 await asyncio.wait_for(asyncio.shield(watching), ENDS_S)
             except TimeoutError:
@@ -221,6 +231,11 @@ class Demo:
 
     def _since(self) -> str:
         return f"{time.perf_counter() - self._began:.2f} s"
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
 
 
 def _ottla() -> str:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ It needs PySpark (pip install 'ottla[spark]') and Java 17 or later."""
 
 FILE = "pipeline.yml"
 SAMPLE = 20
+STOPPING = (
+    "stopping: each query finishes its micro-batch, up to {:g} s; Ctrl-C again ends now, and loses nothing either"
+)
 LEVELS = ("fatal", "error", "warn", "info", "debug")
 
 
@@ -162,18 +166,27 @@ def _session(args: argparse.Namespace, spec: Spec) -> SparkSession:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from ottla.pipeline import needs
     from ottla.pipeline.files import status
 
     spec = _with_trigger(_spec(args), args.available_now)
-    with status.running(spec.state_directory):
+    needs.check(remote=args.remote is not None)
+    from ottla.pipeline.files.running import ended_at_once_by_signals
+
+    with status.running(spec.state_directory), ended_at_once_by_signals():
         began = time.perf_counter()
-        if not args.json and sys.stdout.isatty():
-            print(f"starting Spark for {spec.name} ...", flush=True)
+        _say(f"starting Spark for {spec.name} ...")
         spark = _session(args, spec)
         try:
-            return _keep_running(args, spec, spark, began)
+            with ended_at_once_by_signals():  # once more: Spark has set a handler of its own
+                return _keep_running(args, spec, spark, began)
         finally:
             spark.stop()
+
+
+def _say(text: str) -> None:
+    """What is no result: for whoever looks on, wherever the results go."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _with_trigger(spec: Spec, available_now: bool) -> Spec:
@@ -201,7 +214,8 @@ def _keep_running(args: argparse.Namespace, spec: Spec, spark: SparkSession, beg
         notes.looked(states)
 
     runner = Runner(queries, telling.changed, looked, tries=args.tries, grace_s=args.grace)
-    with ended_by_signals(runner.stop), metrics.served(runner.states, args.metrics_port) as port:
+    asked = partial(telling.say_from_handler, STOPPING.format(args.grace))
+    with ended_by_signals(runner.stop, asked), metrics.served(runner.states, args.metrics_port) as port:
         _say_where(telling, spec, spark, port, began)
         try:
             runner.run()

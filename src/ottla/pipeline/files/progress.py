@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,12 @@ class Telling:
         else:
             self._drawn = 0
             self._print(text)
+
+    def say_from_handler(self, text: str) -> None:
+        """A line at once, on standard error and past every buffer: whoever handles a signal may have cut off a write."""
+        self._drawn = 0
+        echo = "\r" if sys.stderr.isatty() else ""  # over the ^C that the terminal shows
+        os.write(sys.stderr.fileno(), f"{echo}{text}\n".encode())
 
     def _print(self, text: str) -> None:
         self._out.write(f"{text}\n")

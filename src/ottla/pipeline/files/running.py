@@ -8,6 +8,7 @@ has to do it again.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -139,17 +140,22 @@ class Runner:
         self._changed(each.state)
 
     def _end(self) -> None:
-        """Each is asked to end when it is between two micro-batches, or when its time is up."""
+        """Each is asked to end when it has finished its micro-batch, or when its time is up."""
         deadline = time.monotonic() + self._grace_s
         active = [each for each in self.watched if each.handle is not None and each.handle.isActive]
+        last = {each.state.name: _last_batch(each.handle) for each in active}
         while active:
             for each in list(active):
-                if not _is_busy(each.handle) or time.monotonic() > deadline:
-                    each.handle.stop()
+                if _has_finished(each.handle, last[each.state.name]) or time.monotonic() > deadline:
+                    self._stop(each)
                     active.remove(each)
-                    each.state.state = "stopped"
-                    self._changed(each.state)
             time.sleep(0.01)
+
+    def _stop(self, each: Watched) -> None:
+        each.handle.stop()
+        self._take_progress(each)
+        each.state.state = "stopped"
+        self._changed(each.state)
 
 
 def _is_beginning(each: Watched) -> bool:
@@ -159,23 +165,53 @@ def _is_beginning(each: Watched) -> bool:
     return bool(active and each.handle.status.get("message", "").startswith(BEGINNING))
 
 
-def _is_busy(handle: Any) -> bool:
-    return bool(handle.isActive and handle.status.get("isTriggerActive"))
+def _has_finished(handle: Any, last: int) -> bool:
+    """Between two micro-batches, or in one that began only now: where there is always something to do, the next begins so
+    soon that nobody would see the moment between them."""
+    busy = handle.isActive and handle.status.get("isTriggerActive")
+    return not busy or _last_batch(handle) > last
+
+
+def _last_batch(handle: Any) -> int:
+    progress = handle.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
 
 
 @contextmanager
-def ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set `stop`; a second one does what it always does. To be entered after Spark set its own handlers."""
-    before: dict[signal.Signals, Any] = {}
+def ended_by_signals(stop: threading.Event, asked: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """SIGINT and SIGTERM set `stop`, and call `asked`; a second one ends the process there and then. To be entered after
+    Spark set its own handlers."""
 
     def told(number: int, frame: object) -> None:
+        if stop.is_set():
+            end_now(number, frame)
         stop.set()
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        asked()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, told)
+    with _handled(told):
+        yield
+
+
+@contextmanager
+def ended_at_once_by_signals() -> Iterator[None]:
+    """While nothing has begun. An exception would not do: PySpark and py4j take it for one of theirs, or answer it with
+    pages of log, and go on."""
+    with _handled(end_now):
+        yield
+
+
+def end_now(number: int, frame: object) -> None:
+    """As if nobody handled it, and without waiting for any thread. Spark's process ends when it finds ours gone."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, each in before.items():
+            signal.signal(number, each)

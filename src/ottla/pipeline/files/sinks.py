@@ -18,12 +18,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
 from ottla.pipeline import needs
 from ottla.pipeline.committing import MicroBatch, SinkError
-from ottla.pipeline.files import formats
+from ottla.pipeline.files import failures, formats
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
 from ottla.pipeline.sink import QUERY_ID
@@ -63,7 +65,7 @@ def _topic(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
     options = topic_options(sink, spec)
     if sink.mode == "append":
         return records.writeStream.format("ottla").options(**options)
-    return records.writeStream.foreachBatch(_to_topic(options))
+    return records.writeStream.foreachBatch(_in_few_words(_to_topic(options)))
 
 
 def topic_options(sink: Sink, spec: Spec) -> dict[str, str]:
@@ -85,6 +87,21 @@ def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
         batch.write.format("ottla").options(**options, **named).mode("append").save()
 
     return write
+
+
+def _in_few_words(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """A query that is stopped in the middle of it is told so by an exception, in whose text Spark looks for the reason with
+    an expression that goes as deep as the text is long: with all of Java's trace in it, that ends in a StackOverflowError."""
+
+    def written(batch: DataFrame, number: int) -> None:
+        try:
+            write(batch, number)
+        except (PySparkException, Py4JError) as error:
+            if failures.is_fatal(text := str(error)):
+                raise
+            raise SinkError(failures.cause(text)) from None
+
+    return written
 
 
 def _query_of(batch: DataFrame) -> str:
@@ -134,7 +151,7 @@ def _memory(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
 def _jdbc(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
     columns = [name for name in frame.columns if name not in formats.KNOWN]
     write = _to_postgres(sink, spec) if sink.target.startswith(POSTGRES) else _to_database(sink)
-    return frame.select(*[f"`{name}`" for name in columns]).writeStream.foreachBatch(write)
+    return frame.select(*[f"`{name}`" for name in columns]).writeStream.foreachBatch(_in_few_words(write))
 
 
 def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
