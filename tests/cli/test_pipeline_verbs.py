@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from harness import HOST, free_port
+from ottla.cli import pipeline
 from ottla.cli.main import main
 from ottla.pipeline import needs
+from ottla.pipeline.files import checking
 
 
 @pytest.fixture
@@ -88,3 +91,39 @@ def test_without_java_it_says_so(file, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "run", "pipeline.yml"]) == 2
     assert "Spark needs Java 17 or later, and there is none" in said(capsys)
+
+
+class SparkStarts(Exception):
+    """As far as these tests go."""
+
+
+@pytest.fixture
+def no_spark(monkeypatch):
+    def start(*args: object) -> None:
+        raise SparkStarts
+
+    monkeypatch.setattr(needs, "java", lambda: None)
+    monkeypatch.setattr(pipeline, "_session", start)
+
+
+@pytest.mark.parametrize("action", ["run", "check"])
+def test_without_a_broker_it_ends_before_spark_starts(file, no_spark, monkeypatch, capsys, action):
+    """With what to do about it; `run` would wait for one without an end otherwise."""
+    monkeypatch.setattr(checking, "BUDGET_S", 0.5)
+    nobody = f"{HOST}:{free_port()}"
+    assert main(["pipeline", action, "pipeline.yml", "-b", nobody]) == 1
+    assert f"no broker at {nobody}" in (text := said(capsys)) and "start one with `ottla serve`" in text, text
+
+
+@pytest.mark.parametrize("action", ["run", "check"])
+def test_topics_that_are_not_there_are_told_before_spark_starts(file, no_spark, broker, capsys, action):
+    file.write_text(file.read_text().replace("topic: users", "topic: nobody-made-this"))
+    with pytest.raises(SparkStarts):
+        main(["pipeline", action, "pipeline.yml", "-b", broker])
+    text = said(capsys)
+    assert "there is no topic 'nobody-made-this'" in text and "`ottla topic create nobody-made-this`" in text
+    assert text.splitlines()[-1].startswith("starting Spark")
+
+
+def test_one_is_not_many():
+    assert [checking.counted(number, "problem") for number in (0, 1, 2)] == ["0 problems", "1 problem", "2 problems"]

@@ -269,8 +269,9 @@ def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):
     )
     report = checking.check(spark, spec, checking.look(spec), 20)
     notes = {part.name: " | ".join(part.notes) for part in report.parts}
-    assert "topic checked: 1 partitions, 2 offsets" in notes["good"]
+    assert "topic checked: 1 partition, 2 offsets" in notes["good"]
     assert "1 of the last 2 records fit" in notes["good"] and 'n is "x", not INT' in notes["good"]
+    assert "to try the format on" not in notes["not_there"], "there is no topic that could be empty"
     assert "exactly once" in next(part.what for part in report.parts if part.name == "out")
     assert [problem.split(": ")[0] for problem in report.problems] == ["sources.not_there", "steps.wrong"]
     assert "there is no topic 'chekced': did you mean 'checked'?" in report.problems[0]
@@ -287,8 +288,8 @@ def test_check_asks_the_cluster_that_a_source_or_a_sink_names(spark, address, tm
     spec = read_object(given, tmp_path)
     report = checking.check(spark, spec, checking.look(spec), 20)
     notes = {part.name: " | ".join(part.notes) for part in report.parts}
-    assert "topic far-away: 1 partitions, 2 offsets" in notes["far"] and "1 of the last 2 records fit" in notes["far"]
-    assert "topic far-away: 1 partitions" in notes["out"]
+    assert "topic far-away: 1 partition, 2 offsets" in notes["far"] and "1 of the last 2 records fit" in notes["far"]
+    assert "topic far-away: 1 partition" in notes["out"]
     [problem] = report.problems
     assert 'far-away-0 offset 1 does not fit: n is "x", not INT' in problem
 

@@ -288,7 +288,7 @@ def test_a_micro_batch_that_was_cut_off_says_so_in_few_words():
     with pytest.raises(SinkError, match=r"^Job 3 cancelled\.$") as caught:
         write(None, 1)
     assert len("".join(traceback.format_exception(caught.value))) < 1500
-    with pytest.raises(PySparkException, match="committing.Refused"):
+    with pytest.raises(PySparkException, match=r"committing\.Refused"):
         raising(PySparkException(f"ottla.pipeline.committing.Refused: no\n{trace}"))(None, 1)
 
 

@@ -19,7 +19,7 @@ from ottla.cli.text import table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.pipeline.files.checking import Report
+    from ottla.pipeline.files.checking import Clusters, Report
     from ottla.pipeline.files.progress import State, Telling
     from ottla.pipeline.files.running import Runner
     from ottla.pipeline.files.spec import Spec
@@ -175,6 +175,8 @@ def _run(args: argparse.Namespace) -> int:
 
     with status.running(spec.state_directory), ended_at_once_by_signals():
         began = time.perf_counter()
+        if args.remote is None:  # Spark elsewhere may see a broker that nobody sees from here
+            _look_first(spec)
         _say(f"starting Spark for {spec.name} ...")
         spark = _session(args, spec)
         try:
@@ -182,6 +184,16 @@ def _run(args: argparse.Namespace) -> int:
                 return _keep_running(args, spec, spark, began)
         finally:
             spark.stop()
+
+
+def _look_first(spec: Spec) -> Clusters:
+    """What is known in a moment is not left for after Spark has started."""
+    from ottla.pipeline.files import checking
+
+    clusters = checking.look(spec)
+    for problem in checking.missing(spec, clusters):
+        _say(coloured(problem, "red"))
+    return clusters
 
 
 def _say(text: str) -> None:
@@ -250,7 +262,8 @@ def _check(args: argparse.Namespace) -> int:
     needs.check(remote=args.remote is not None)
     from ottla.pipeline.files import checking
 
-    clusters = checking.look(spec)
+    clusters = _look_first(spec)
+    _say("starting Spark, which judges the rest ...")
     spark = _session(args, spec)
     try:
         report = checking.check(spark, spec, clusters, args.sample)
@@ -276,6 +289,8 @@ def _print_report(spec: Spec, report: Report, as_json: bool) -> None:
         parts = [vars(part) for part in report.parts]
         print(json.dumps({"name": spec.name, "parts": parts, "problems": report.problems}))
         return
+    from ottla.pipeline.files.checking import counted
+
     print(coloured(f"pipeline {spec.name} on {spec.bootstrap}", "bold"))
     for part in report.parts:
         print(f"{part.kind:7} {coloured(part.name, 'bold')}: {part.what}")
@@ -283,7 +298,7 @@ def _print_report(spec: Spec, report: Report, as_json: bool) -> None:
             print(f"          {note}")
     for problem in report.problems:
         print(coloured(problem, "red"), file=sys.stderr)
-    print(f"{len(report.problems)} problems" if report.problems else "all right")
+    print(counted(len(report.problems), "problem") if report.problems else "all right")
 
 
 # init, status, stop, export

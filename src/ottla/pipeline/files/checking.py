@@ -98,6 +98,16 @@ async def _found(cluster: Cluster, read: list[Source]) -> Live:
     return Live(names, {where: (first[where].offset, last[where].offset) for where in places})
 
 
+def missing(spec: Spec, clusters: Clusters) -> list[str]:
+    """Topics that are read and are not there: known without Spark."""
+    read = [source for source in spec.sources if source.reads_topics]
+    return [each for source in read for each in _missing(source, clusters[spec.bootstrap_of(source.options)])]
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def check(spark: SparkSession, spec: Spec, clusters: Clusters, sample: int) -> Report:
     """Everything, in the order of the file; a part that is wrong does not keep others from being looked at."""
     report = Report()
@@ -165,16 +175,22 @@ def _reads(source: Source) -> str:
     return f"{source.kind} {source.target}{form}{shape}"
 
 
-def _judge_topics(source: Source, live: Live, part: Part, report: Report) -> None:
+def _missing(source: Source, live: Live) -> list[str]:
+    told = []
     for name in live.missing(source):
         made = f"create it with `ottla topic create {name}`"
         close = suggestion(name, live.names) if live.names else ""
-        told = close if "did you mean" in close else ""
-        report.problems.append(f"{source.where}: there is no topic {name!r}{told}; {made}".replace("?;", "? or"))
+        close = close if "did you mean" in close else ""
+        told.append(f"{source.where}: there is no topic {name!r}{close}; {made}".replace("?;", "? or"))
+    return told
+
+
+def _judge_topics(source: Source, live: Live, part: Part, report: Report) -> None:
+    report.problems += _missing(source, live)
     for name in live.read_by(source):
         ends = live.of([name])
         records = sum(last - first for first, last in ends.values())
-        part.notes.append(f"topic {name}: {live.names[name]} partitions, {records:,} offsets")
+        part.notes.append(f"topic {name}: {counted(live.names[name], 'partition')}, {counted(records, 'offset')}")
 
 
 def _note_quarantine(source: Source, live: Live | None, part: Part) -> None:
@@ -190,6 +206,8 @@ def _judge_sample(
 ) -> None:
     """The last records of each partition, decoded as the query would."""
     ends = {where: (max(first, last - sample), last) for where, (first, last) in live.of(live.read_by(source)).items()}
+    if not ends:
+        return  # there is no topic, which is said already
     if not any(last > first for first, last in ends.values()):
         part.notes.append("nothing to try the format on: the topic is empty")
         return
@@ -240,5 +258,5 @@ def _writes(sink: Sink) -> str:
 
 def _judge_target(sink: Sink, live: Live, part: Part) -> None:
     count = live.names.get(sink.target)
-    there = f"topic {sink.target}: {count} partitions" if count else f"topic {sink.target} is not there yet"
+    there = f"topic {sink.target}: {counted(count, 'partition')}" if count else f"topic {sink.target} is not there yet"
     part.notes.append(there if count else f"{there}: the broker makes it if it may (auto.create.topics.enable)")
