@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,9 @@ from ottla.cli import pipeline
 from ottla.cli.main import main
 from ottla.pipeline import needs
 from ottla.pipeline.files import checking
+from ottla.pipeline.files.spec import read_file
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
 
 
 @pytest.fixture
@@ -31,14 +38,38 @@ def test_init_writes_an_example_and_nothing_over_another(file, capsys):
     assert main(["pipeline", "init", "--force"]) == 0
 
 
+def test_what_init_writes_is_no_other_example(file):
+    """Two pipelines of one name refuse each other's output."""
+    examples = [read_file(path) for path in EXAMPLES.glob("*.yml")]
+    mine = read_file(file)
+    assert len(examples) >= 2 and mine.name not in {example.name for example in examples}
+    taken = {sink.target for example in examples for sink in example.sinks if sink.kind == "topic"}
+    assert not taken & {sink.target for sink in mine.sinks if sink.kind == "topic"}
+
+
+def test_commands_that_init_names_make_the_topics_that_it_reads(file, broker, monkeypatch):
+    """As they stand in its comments, one after the other."""
+    lines = [line.removeprefix("#   ") for line in file.read_text().splitlines() if line.startswith("#   ")]
+    commands = [line for line in lines if "topic create" in line or "ottla produce" in line]
+    assert len(commands) == 4
+    ottla = f"{sys.executable} -m ottla.cli.main"
+    for command in commands:
+        here = re.sub(r"ottla (topic create|produce)", rf"{ottla} \1 -b {broker}", command)
+        subprocess.run(here, shell=True, check=True, capture_output=True)
+    spec = read_file(file, broker)
+    clusters = checking.look(spec)
+    assert checking.missing(spec, clusters) == []
+    assert all(sum(last - first for first, last in live.ends.values()) == 2 for live in clusters.values())
+
+
 def test_mistakes_have_a_line_and_an_advice(file, capsys):
     """All of them at once, in the order of the file."""
     file.write_text(file.read_text().replace("trigger:", "triger:").replace("mode: update", "mode: updat"))
     for action in (["run"], ["check"], ["status"], ["stop"]):
         assert main(["pipeline", *action, "pipeline.yml"]) == 2
         first, second = said(capsys).strip().splitlines()
-        assert first == "ottla: pipeline.yml:12: a pipeline has no 'triger': did you mean 'trigger'?"
-        assert second == "pipeline.yml:64: 'mode' cannot be 'updat': did you mean 'update'?"
+        assert first == "ottla: pipeline.yml:22: a pipeline has no 'triger': did you mean 'trigger'?"
+        assert second == "pipeline.yml:74: 'mode' cannot be 'updat': did you mean 'update'?"
 
 
 def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
@@ -58,7 +89,7 @@ def test_status_of_one_that_ran(file, capsys):
     from ottla.pipeline.files import status
 
     query = {
-        "name": "page-views.counts",
+        "name": "first.counts",
         "into": "topic x",
         "state": "running",
         "batch": 3,
@@ -69,13 +100,13 @@ def test_status_of_one_that_ran(file, capsys):
         "restarts": 1,
         "error": "broker gone",
     }
-    directory = file.parent / ".ottla" / "page-views"
+    directory = file.parent / ".ottla" / "first"
     directory.mkdir(parents=True)
-    status.write(directory, {"name": "page-views", "at": 1_700_000_000, "queries": [query]})
+    status.write(directory, {"name": "first", "at": 1_700_000_000, "queries": [query]})
     assert main(["pipeline", "status", "pipeline.yml"]) == 0
     out = capsys.readouterr().out
-    assert "page-views does not run; it did until" in out
-    assert "stopped" in out and "page-views.counts: broker gone" in out
+    assert "first does not run; it did until" in out
+    assert "stopped" in out and "first.counts: broker gone" in out
     assert main(["pipeline", "status", "pipeline.yml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["running"] is False
 

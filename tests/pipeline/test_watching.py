@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from ottla.pipeline.committing import Fenced, Refused, SinkError
+from ottla.pipeline.committing import Fenced, Marker, MicroBatch, Refused, Sink, SinkError, judge
 from ottla.pipeline.files import failures, metrics, running, sinks, status
 from ottla.pipeline.files.building import Query
 from ottla.pipeline.files.nodes import WrongPipeline
@@ -156,6 +156,17 @@ def test_what_spark_says_itself():
     )
     assert failures.cause(called) == "Failed to find it."
     assert failures.is_fatal(called)
+
+
+@pytest.mark.parametrize("marker", [None, Marker("a" * 36, 12), Marker("b" * 36, 12)])
+def test_a_refusal_speaks_of_what_a_file_has(marker):
+    """Whoever wrote one knows no sinkId and calls no method; and the advice is not cut off."""
+    with pytest.raises(Refused) as refused:
+        judge(marker, MicroBatch("b" * 36, 3), Sink("page-views.counts"))
+    told = failures.cause(PYTHON_FAILED.format(line=f"ottla.pipeline.committing.Refused: {refused.value}"))
+    assert "sinkId" not in told and ".option(" not in told, told
+    assert f"write 'options: {{acceptCheckpoint: {'b' * 36}}}' at this sink" in told
+    assert ("give one of them another 'name:'" in told) == (marker is not None and marker.query_id[0] == "a")
 
 
 class Handle:
