@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "serve": "start a node",
-    "demo": "start a node and send a first record through it",
+    "demo": "start a node, a shop that writes to it, and a pipeline on Spark that counts",
     "topic": "create, list, describe, alter and delete topics",
     "config": "show and change settings of topics, brokers, groups, users and more",
     "group": "list, describe, reset and delete consumer groups",

@@ -35,7 +35,7 @@ EXAMPLES = """examples:
   ottla pipeline stop pipeline.yml
   ottla pipeline export pipeline.yml DIRECTORY           for `spark-pipelines run`, where what is there is done once
 
-It needs PySpark (pip install 'ottla[spark]') and Java 17 or later."""
+It needs PySpark (in a clone: pip install '.[spark]') and Java 17 or later."""
 
 FILE = "pipeline.yml"
 SAMPLE = 20
