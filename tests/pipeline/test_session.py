@@ -92,3 +92,17 @@ def test_a_worker_whose_socket_was_closed_ends_quietly(monkeypatch):
 
     monkeypatch.setattr(daemon, "spark_worker", closed)
     assert daemon.worker(socket.socket(), True) == 1
+
+
+def test_a_process_that_plans_ends_quietly_when_spark_has_gone(tmp_path):
+    """Spark's own end of the socket is closed before the first word, as it is when a query is stopped."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        command = [interpreter.for_workers(), "-m", "pyspark.sql.streaming.python_streaming_source_runner"]
+        told = {"PYTHON_WORKER_FACTORY_SOCK_PATH": path, "PYTHON_UNIX_DOMAIN_ENABLED": "true"}
+        with subprocess.Popen(command, env=os.environ | told, stderr=subprocess.PIPE, text=True) as process:
+            listening.accept()[0].close()
+            said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (1, "")

@@ -500,14 +500,3 @@ def test_what_cannot_be_imported_is_told_to_whoever_uses_the_format() -> None:
     assert f'format("ottla") cannot be loaded by {sys.executable}' in ended.stderr
     assert "pip install 'ottla[spark]'" in ended.stderr
     assert "PYSPARK_PYTHON" in ended.stderr
-
-
-def test_a_reader_whose_query_was_stopped_ends_without_a_word():
-    """Spark's loop would write to a socket that nobody reads any more, and two tracebacks to the terminal."""
-    code = (
-        "from ottla.pipeline.options import Reading\nfrom ottla.pipeline.source import StreamReader\n"
-        "reader = StreamReader(Reading.stream({'kafka.bootstrap.servers': '127.0.0.1:1', 'subscribe': 'x'}))\n"
-        "try:\n    raise EOFError\nfinally:\n    reader.stop()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -301,21 +299,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise RuntimeError(str(error))
 
     def stop(self) -> None:
-        if self._broker is not None:
-            self._close(self._broker)
-        _end_without_spark()
-
-    def _close(self, broker: Broker) -> None:
+        if self._broker is None:
+            return
         if not self._settle(COMMIT_SECONDS):
             log.warning("the last progress was not mirrored: no answer within %g s", COMMIT_SECONDS)
         if self._coordinator is not None:
             self._coordinator.close()
-        broker.close()
+        self._broker.close()
         self._broker = None
-
-
-def _end_without_spark() -> None:
-    """A query that was stopped has closed its end of the socket. Whoever called us would tell it what it reads there instead
-    of a command, and write to the terminal, with two tracebacks, that nobody listens."""
-    if isinstance(sys.exc_info()[1], EOFError):
-        os._exit(0)

@@ -3,5 +3,8 @@
 # left empty would stand for the current directory.
 PYTHONPATH=$(printf %s "$PYTHONPATH" | sed 's#[^:]*/python/lib/pyspark\.zip##g; s#[^:]*/py4j-[^:/]*-src\.zip##g; s#::*#:#g; s#^:##; s#:$##')
 export PYTHONPATH
-[ "$1 $2" = "-m pyspark.daemon" ] && shift 2 && set -- -m ottla.pipeline.daemon "$@"
+case "$1 $2" in
+"-m pyspark.daemon") shift 2 && set -- -m ottla.pipeline.daemon "$@" ;;
+"-m pyspark.sql."*) shift && set -- -m ottla.pipeline.planning "$@" ;;
+esac
 exec "$OTTLA_WORKER_PYTHON" "$@"
