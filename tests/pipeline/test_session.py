@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline import daemon, interpreter, needs
+from ottla.pipeline import daemon, interpreter, needs, session
 from ottla.pipeline.session import ROCKSDB, settings_of
 
 
@@ -106,3 +107,19 @@ def test_a_process_that_plans_ends_quietly_when_spark_has_gone(tmp_path):
             listening.accept()[0].close()
             said = process.communicate(timeout=60)[1]
     assert (process.returncode, said) == (1, "")
+
+
+@pytest.mark.parametrize("mine", [signal.SIG_IGN, signal.default_int_handler, lambda number, frame: None])
+def test_who_has_a_handler_for_ctrl_c_keeps_it(mine):
+    """Spark's own, which cancels jobs, stays where nobody else has one: in a notebook."""
+
+    def of_spark(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        with session._handler_kept():
+            signal.signal(signal.SIGINT, of_spark)
+        assert signal.getsignal(signal.SIGINT) is (of_spark if mine is signal.default_int_handler else mine)
+    finally:
+        signal.signal(signal.SIGINT, before)

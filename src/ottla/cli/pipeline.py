@@ -180,8 +180,7 @@ def _run(args: argparse.Namespace) -> int:
         _say(f"starting Spark for {spec.name} ...")
         spark = _session(args, spec)
         try:
-            with ended_at_once_by_signals():  # once more: Spark has set a handler of its own
-                return _keep_running(args, spec, spark, began)
+            return _keep_running(args, spec, spark, began)
         finally:
             spark.stop()
 
@@ -256,10 +255,19 @@ def _say_end(telling: Telling, runner: Runner) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    spec = _spec(args)
     from ottla.pipeline import needs
 
+    spec = _spec(args)
     needs.check(remote=args.remote is not None)
+    from ottla.pipeline.files.running import ended_at_once_by_signals
+
+    with ended_at_once_by_signals():
+        report = _report(args, spec)
+        _print_report(spec, report, args.json)
+    return 1 if report.problems else 0
+
+
+def _report(args: argparse.Namespace, spec: Spec) -> Report:
     from ottla.pipeline.files import checking
 
     clusters = _look_first(spec)
@@ -271,8 +279,7 @@ def _check(args: argparse.Namespace) -> int:
             _explain(spark, spec)
     finally:
         spark.stop()
-    _print_report(spec, report, args.json)
-    return 1 if report.problems else 0
+    return report
 
 
 def _explain(spark: SparkSession, spec: Spec) -> None:

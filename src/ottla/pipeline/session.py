@@ -2,17 +2,22 @@
 
 Spark starts its Python workers, and looks for `format("ottla")`, with PYSPARK_PYTHON or else with whatever `python3` is: so
 the variable is set to the interpreter that runs this. It binds to the first network card it finds: a local one is held on
-loopback. What a caller sets himself is never overridden.
+loopback. It takes Ctrl-C for itself, seconds before it can do without being interrupted: who has a handler keeps it. What a
+caller sets himself is never overridden.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from ottla.pipeline import interpreter, needs
@@ -67,6 +72,8 @@ def session(
     is_here = (master or LOCAL).startswith("local")
     os.environ.setdefault("PYSPARK_PYTHON", interpreter.for_workers() if is_here else sys.executable)
     settings = settings_of(master or LOCAL, given, log_level)
+    with _handler_kept():
+        SparkContext.getOrCreate(SparkConf().setAppName(name).setMaster(master or LOCAL).setAll(list(settings.items())))
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -82,6 +89,15 @@ def settings_of(master: str, given: Mapping[str, str], log_level: str = "fatal")
         # A shuffle over 200 partitions, Spark's default, is for clusters: on two cores it is 200 small tasks in turn.
         settings |= LOCAL_SETTINGS | {SHUFFLE: str(max(2, os.cpu_count() or 2))}
     return settings | dict(given)
+
+
+@contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Whoever has a handler of his own for Ctrl-C has it afterwards as well; Python's own gives way to Spark's."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def adopt(spark: SparkSession) -> None:

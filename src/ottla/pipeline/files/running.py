@@ -179,8 +179,7 @@ def _last_batch(handle: Any) -> int:
 
 @contextmanager
 def ended_by_signals(stop: threading.Event, asked: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """SIGINT and SIGTERM set `stop`, and call `asked`; a second one ends the process there and then. To be entered after
-    Spark set its own handlers."""
+    """SIGINT and SIGTERM set `stop`, and call `asked`; a second one ends the process there and then."""
 
     def told(number: int, frame: object) -> None:
         if stop.is_set():
