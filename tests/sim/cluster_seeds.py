@@ -8,4 +8,5 @@ NAMED: dict[str, tuple[int, int]] = {
     "a wiped voter asks the leader by another name for ever, and never to vote again": (500028, 5),
     "a follower that lost everything tells a reader that its place is outside of the log": (700089, 5),
     "who stepped back from a full disk in an earlier life never comes back": (800323, 5),
+    "a follower that had to cut its log never hears of the watermark": (8100421, 5),
 }

@@ -62,12 +62,17 @@ class Wanted:
 
     def is_news(self, answer: FetchResponse.Topic.Partition, has_records: bool) -> bool:
         """Whether an incremental answer must mention this partition; remembers what is told."""
-        news = has_records or answer.preferred_read_replica >= 0 or answer.diverging_epoch.epoch >= 0
-        if answer.error_code:
-            # A partition in error is mentioned again once it is well, whatever its watermark then is.
+        if answer.error_code or answer.diverging_epoch.epoch >= 0:
+            # Mentioned again once it is well, whatever its watermark then is: a follower that has to cut its log takes no
+            # watermark from the answer that says so.
             self.told_watermark = -1
             return True
-        news = news or answer.high_watermark != self.told_watermark or answer.log_start_offset != self.told_start
+        news = (
+            has_records
+            or answer.preferred_read_replica >= 0
+            or answer.high_watermark != self.told_watermark
+            or answer.log_start_offset != self.told_start
+        )
         self.told_watermark, self.told_start = answer.high_watermark, answer.log_start_offset
         return news
 
