@@ -78,9 +78,14 @@ class Truth:
     stamps: dict[int, Stamp] = field(default_factory=dict)
     sequences: dict[tuple[int, int, int], int] = field(default_factory=dict)
     end: int = 0
+    ends: dict[int, int] = field(default_factory=dict)  # where what was written in each epoch ends
     leaders: dict[int, int] = field(default_factory=dict)
     behind_since: dict[int, float] = field(default_factory=dict)
     short: tuple[int, tuple[int, ...], int] | None = None  # epoch, in-sync set and end of a leader with too few in sync
+
+    def end_for(self, epoch: int) -> int:
+        """What a leader of this epoch must have. It may be deposed without knowing: then there is more, of later epochs."""
+        return max((end for written_in, end in self.ends.items() if written_in <= epoch), default=0)
 
 
 class Watch:
@@ -137,7 +142,7 @@ class Watch:
             self._compare(truth, machine, log, quorum.committed_end.value)
             # Its role, because a node may fall in the middle of becoming a follower.
             leads = quorum.is_started and isinstance(quorum.consensus.replica.role, Leader)
-            if leads and log.end_offset < truth.end and epoch == max(truth.leaders, default=-1):
+            if leads and log.end_offset < truth.end_for(epoch):
                 self.report("committed-lost", QUORUM, f"{machine.name} leads with an end of {log.end_offset}")
             self._look_at_words(node)
 
@@ -173,12 +178,12 @@ class Watch:
         self._compare(truth, machine, partition.log, partition.high_watermark.value)
         if partition.leader == number:
             self._leads(truth, partition.leader_epoch, number, machine.name)
-            if partition.leader_epoch == max(truth.leaders) and partition.log.end_offset < truth.end:
+            if partition.log.end_offset < (committed := truth.end_for(partition.leader_epoch)):
                 self.report(
                     "committed-lost",
                     truth.name,
                     f"{machine.name} leads epoch {partition.leader_epoch} and ends at {partition.log.end_offset}, "
-                    f"but offsets up to {truth.end} were committed",
+                    f"but offsets up to {committed} were committed",
                 )
             self._look_for_laggards(truth, partition, node.quorum.image)
             self._look_at_numbers(truth, machine.name, partition)
@@ -204,6 +209,7 @@ class Watch:
 
     def _compare_batch(self, truth: Truth, name: str, batch: Batch) -> None:
         stamp = (batch.next_offset, batch.leader_epoch, batch.crc)
+        truth.ends[batch.leader_epoch] = max(truth.ends.get(batch.leader_epoch, 0), batch.next_offset)
         before = truth.stamps.setdefault(batch.base_offset, stamp)
         if before != stamp:
             self.report("committed-differs", truth.name, f"{batch.base_offset} was {before}, and is {stamp} on {name}")
