@@ -99,9 +99,13 @@ def test_an_incremental_answer_mentions_only_news() -> None:
     assert later.session_mentions(key, Answer(high_watermark=4, log_start_offset=1), has_records=False)
     assert later.session_mentions(key, Answer(error_code=3, high_watermark=-1), has_records=False)
     assert later.session_mentions(key, Answer(high_watermark=4, log_start_offset=1), has_records=False), "well again"
-    cut_back = Answer(high_watermark=5, log_start_offset=1, diverging_epoch=Answer.EpochEndOffset(epoch=2, end_offset=3))
+    cut_back = Answer(
+        high_watermark=5, log_start_offset=1, diverging_epoch=Answer.EpochEndOffset(epoch=2, end_offset=3)
+    )
     assert later.session_mentions(key, cut_back, has_records=False)
-    assert later.session_mentions(key, Answer(high_watermark=5, log_start_offset=1), has_records=False), "not heard before"
+    assert later.session_mentions(key, Answer(high_watermark=5, log_start_offset=1), has_records=False), (
+        "not heard before"
+    )
 
 
 def test_partitions_that_gave_data_move_last() -> None:
