@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import free_port
 from ottla.cli.mistakes import Mistake
 from ottla.cli.several import Member, Wish, check_free, prepare
 from ottla.config import BrokerConfig, read_properties
@@ -151,18 +152,18 @@ def test_what_clients_are_told_goes_up_with_the_ports(tmp_path: Path) -> None:
 
 def test_ports_are_looked_at_before_anything_is_settled(tmp_path: Path) -> None:
     """The ports of controllers stay as they were when the cluster was made."""
-    with socket.create_server(("localhost", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("localhost", port)):
         with pytest.raises(
-            Mistake, match=rf"port {port} of localhost is taken: choose others with --listen .* PORT \+ 5"
+            Mistake, match=rf"port {port} of localhost is taken: choose others with --listen .* PORT \+ 1"
         ):
-            check_free(Wish(tmp_path, 3, "localhost", port, {}))
+            check_free(Wish(tmp_path, 1, "localhost", port, {}))
         with pytest.raises(Mistake, match=rf"port {port} is taken, and a controller needs it: choose others"):
-            check_free(Wish(tmp_path, 3, "localhost", port - 1, {}))
+            check_free(Wish(tmp_path, 1, "localhost", port - 1, {}))
         assert not list(tmp_path.iterdir())
-        make(tmp_path, port=port - 1)
+        make(tmp_path, brokers=1, port=port - 1)
         with pytest.raises(Mistake, match=rf"port {port} is taken, and a controller of the cluster .* another --data"):
-            check_free(Wish(tmp_path, 3, "localhost", port - 1001, {}))
+            check_free(Wish(tmp_path, 1, "localhost", free_port(), {}))
 
 
 def test_nodes_that_run_keep_their_settings(tmp_path: Path) -> None:
