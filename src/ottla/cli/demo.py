@@ -175,10 +175,8 @@ class Demo:
             yield
         finally:
             _terminate(process)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(
-                    number, _terminate, process
-                )  # asked twice, it ends at once
+            for number in (signal.SIGINT, signal.SIGTERM):  # asked twice, it ends at once
+                asyncio.get_running_loop().add_signal_handler(number, _terminate, process)
             try:
                 await asyncio.wait_for(asyncio.shield(watching), ENDS_S)
             except TimeoutError:

@@ -118,13 +118,14 @@ def check_free(wish: Wish) -> None:
                 f"from PORT to PORT + {last - wish.port}"
             )
     for port in (found or _invented(wish)).controllers.values():
-        if _is_taken("localhost", port) and found:
-            raise Mistake(
-                f"port {port} is taken, and a controller of the cluster in {wish.data} listens there since it was made: end "
-                "the program that has it, or begin another cluster with another --data"
-            )
-        if _is_taken("localhost", port):
+        if not _is_taken("localhost", port):
+            continue
+        if found is None:
             raise Mistake(f"port {port} is taken, and a controller needs it: choose others with --listen HOST:PORT")
+        raise Mistake(
+            f"port {port} is taken, and a controller of the cluster in {wish.data} listens there since it was made: end "
+            "the program that has it, or begin another cluster with another --data"
+        )
 
 
 def _is_taken(host: str, port: int) -> bool:

@@ -95,9 +95,11 @@ def settings_of(master: str, given: Mapping[str, str], log_level: str = "fatal")
 def _handler_kept() -> Iterator[None]:
     """Whoever has a handler of his own for Ctrl-C has it afterwards as well; Python's own gives way to Spark's."""
     before = signal.getsignal(signal.SIGINT)
-    yield
-    if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
+    try:
+        yield
+    finally:
+        if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def adopt(spark: SparkSession) -> None:
