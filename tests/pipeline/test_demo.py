@@ -17,7 +17,8 @@ from harness import HOST, die_with_parent, free_port
 from ottla.cli import demo, shop
 from ottla.pipeline.files.spec import read_file
 
-SECONDS = 110
+# Patience, not a promise: on a machine that is busy otherwise Spark alone takes three quarters of a minute to start.
+SECONDS = 240.0
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def wait_for(process: subprocess.Popen[str], said: Path, *words: str) -> str:
     return text
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_shop_is_counted_and_closes_in_good_order(tmp_path: Path) -> None:
     """FTM-01, STR-02, STR-05: results come out of Spark, Ctrl-C ends the pipeline before the node, and files are kept."""
     said = tmp_path / "said"

@@ -7,17 +7,22 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructType
 
 from apache.kafka import Apache
 from ottla.client import commits
 from ottla.client.cluster import Cluster, NoTopic, TopicPartition
+from ottla.client.connection import Connection
 from ottla.client.coordinator import Coordinator
+from ottla.client.fetching import Found
 from ottla.client.producer import Producer
 from ottla.pipeline import fetching
 from ottla.pipeline.offsets import DataLoss, Range
 from ottla.pipeline.options import Reading
+from ottla.pipeline.sink import batch_writer
 from ottla.pipeline.source import StreamReader
 from ottla.wire.compression import Codec
 from spark_topics import Row, Topics
@@ -162,12 +167,56 @@ def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(
         assert offsets(first.result()) == [0]
 
 
-def test_a_leader_that_stays_silent_is_not_waited_for_for_ever(topics: Topics) -> None:
-    """The end was promised by somebody: a log that has less, and says so without an error, must not end a range early."""
+def test_a_log_that_ends_before_the_range_is_waited_for_and_then_a_loss(topics: Topics) -> None:
+    """The end was promised by somebody: a log that has less, and says so without an error, must not end a range early. Who
+    can do without the rest gets what there is, as from the connector."""
+    name = topics.make("ends-early")
+    topics.write(name, [b"a"])
+    with pytest.raises(DataLoss, match=r"ends-early-0 ends at 1 now, before offsets 1 to 1: .* more than there is"):
+        read(topics, Range(name, 0, 0, 2), kafkaConsumer_pollTimeoutMs="600")
+    assert offsets(read(topics, Range(name, 0, 0, 2), kafkaConsumer_pollTimeoutMs="600", failOnDataLoss="false")) == [0]
+
+
+def test_a_leader_that_stays_silent_is_not_waited_for_for_ever(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has records and does not give them is no loss, which would be skipped: the query fails either way."""
+
+    async def nothing(*_: object) -> Found:
+        return Found()
+
     name = topics.make("silent")
     topics.write(name, [b"a"])
-    with pytest.raises(fetching.Silent, match=r"silent-0 gave nothing at offset 1 for 0\.6 s"):
-        read(topics, Range(name, 0, 0, 2), kafkaConsumer_pollTimeoutMs="600")
+    monkeypatch.setattr(fetching, "fetch_one", nothing)
+    with pytest.raises(fetching.Silent, match=r"silent-0 gave nothing at offset 0 for 0\.6 s, though it has more"):
+        read(topics, Range(name, 0, 0, 1), kafkaConsumer_pollTimeoutMs="600", failOnDataLoss="false")
+
+
+def test_an_open_transaction_is_no_loss(topics: Topics) -> None:
+    """Its records come when it is committed: whoever planned further than the last stable offset must not skip them."""
+    name = topics.make("undecided")
+    topics.write(name, [b"a"])
+
+    async def begin() -> Producer:
+        producer = Producer(topics.door.cluster, transactional_id="undecided")
+        await producer.init()
+        producer.begin()
+        await producer.post(name, b"b", partition=0)
+        await producer.flush()
+        return producer
+
+    async def commit() -> None:
+        await producer.commit()
+        await producer.close()
+
+    producer = topics.door.run(begin())
+    options = {
+        "kafka_isolation.level": "read_committed",
+        "kafkaConsumer_pollTimeoutMs": "600",
+        "failOnDataLoss": "false",
+    }
+    with pytest.raises(fetching.Silent, match="is a transaction open there"):
+        read(topics, Range(name, 0, 0, 2), **options)
+    topics.door.run(commit())
+    assert offsets(read(topics, Range(name, 0, 0, 2), **options)) == [0, 1]
 
 
 def test_a_reader_that_stops_early_leaves_nothing_running(topics: Topics) -> None:
@@ -226,3 +275,40 @@ def test_queries_plan_the_same_on_any_broker(topics: Topics) -> None:
     coordinator = Coordinator(topics.door.cluster, end["@group"])
     found = topics.door.run(topics.door.cluster.retrying(lambda: commits.fetch(coordinator)))
     assert {where.partition: what.offset for where, what in found.items()} == {0: 2, 1: 2}
+
+
+# The highest versions that brokers of Kafka 2.4 and 2.8 serve of what the format asks them, by the number of the request:
+# those of 2.4 know no ids of topics.
+SERVED_BY = {
+    "2.4": {0: 8, 1: 11, 2: 5, 3: 8, 8: 7, 9: 6, 10: 2, 18: 3, 19: 4, 22: 1, 24: 1, 25: 1, 26: 1, 28: 2, 32: 2},
+    "2.8": {0: 9, 1: 12, 2: 6, 3: 11, 8: 8, 9: 7, 10: 3, 18: 3, 19: 7, 22: 4, 24: 3, 25: 3, 26: 3, 28: 3, 32: 4},
+}
+
+
+@pytest.mark.parametrize("release", SERVED_BY)
+def test_a_broker_that_knows_only_older_requests_is_written_and_read(
+    topics: Topics, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions are what both sides know, and none of them is taken for granted."""
+    known, negotiate = SERVED_BY[release], Connection._negotiate
+
+    async def as_of_then(connection: Connection) -> None:
+        await negotiate(connection)
+        both = connection.served.keys() & known.keys()
+        connection.served = {key: (connection.served[key][0], known[key]) for key in both}
+        connection.features = {}
+
+    name = topics.make(f"of-{release}")
+    monkeypatch.setattr(Connection, "_negotiate", as_of_then)
+    options = topics.options({"topic": name, "operationId": f"once-{release}"})
+    for _ in range(2):
+        writer = batch_writer(options, StructType().add("value", BinaryType()), False)
+        writer.commit([writer.write(iter([pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())})]))])
+    assert offsets(topics.rows({"subscribe": name, "kafka.isolation.level": "read_committed"})) == [0, 1]
+    reader = StreamReader(Reading.stream(topics.options({"subscribe": name, "startingTimestamp": "0"})))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (release == "2.8") == (name in end["@ids"])
+    assert sum(batch.num_rows for piece in reader.partitions(start, end) for batch in reader.read(piece)) == 2
+    reader.commit(end)
+    reader.stop()

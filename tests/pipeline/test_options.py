@@ -102,6 +102,7 @@ def test_offsets_as_json_with_marks() -> None:
         ({"startingOffsetsByTimestampStrategy": "never"}, "write error or latest"),
         ({"minPartitions": "0"}, "1 or more"),
         ({"maxRecordsPerPartition": "many"}, "whole number"),
+        ({"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"}, "(20) is above maxOffsetsPerTrigger (10)"),
         ({"failOnDataLoss": "maybe"}, "write true or false"),
         ({"maxTriggerDelay": "soon"}, "a time such as 30s"),
         ({"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),

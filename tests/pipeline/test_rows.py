@@ -155,8 +155,20 @@ def test_the_bytes_are_those_of_the_other_builder():
 
 def test_text_is_taken_as_its_bytes():
     columns = [pa.array(["ä", None], kind) for kind in (pa.string(), pa.large_string())]
-    made = encode(encoder(1), pa.record_batch(columns, names=["Key", "VALUE"]))
+    made = encode(encoder(1), pa.record_batch(columns, names=["key", "value"]))
     assert [(r.key, r.value) for r in records(made)["t", 0]] == [("ä".encode(), "ä".encode()), (None, None)]
+
+
+def test_columns_that_only_look_like_ours_are_passed_over():
+    """The connector takes names letter by letter, and knows no column of times: what is none may have that name."""
+    columns = {
+        "value": pa.array(["v"]),
+        "Key": pa.array([7]),
+        "Partition": pa.array([2], pa.int32()),
+        "timestamp": pa.array([5]),
+    }
+    (record,) = records(encode(encoder(1), pa.record_batch(columns)))["t", 0]
+    assert (record.key, record.value, record.timestamp) == (None, b"v", NOW)
 
 
 def test_rows_without_a_key_fill_one_batch_after_the_other():
@@ -178,6 +190,13 @@ def test_the_topic_of_the_option_wins_over_the_column():
         ("a", 0): [b"1", b"3"],
         ("b", 0): [b"2"],
     }
+
+
+@pytest.mark.parametrize("column", [pa.array([{"a": 1}]), pa.array([b"\xff"]), pa.array([["x"]]), pa.array([7])])
+def test_where_the_option_names_the_topic_such_a_column_may_be_anything(column):
+    made = encoder(1)
+    part = pa.RecordBatch.from_arrays([column, pa.array([b"1"])], ["topic", "value"])
+    assert [topic for topic, _, _ in (*made.add(part), *made.finish())] == ["t"]
 
 
 def test_each_topic_has_its_own_count_and_limit():

@@ -57,6 +57,21 @@ def test_java_that_is_too_old(tmp_path, monkeypatch, version):
         needs.java()
 
 
+def test_java_is_not_started_where_its_version_is_written_beside_it(tmp_path, monkeypatch):
+    fake_java(tmp_path, "17.0.15")
+    (tmp_path / "release").write_text('IMPLEMENTOR="Debian"\nJAVA_RUNTIME_VERSION="99"\nJAVA_VERSION="11.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(needs.Missing, match=r"is 11: "):
+        needs.java()
+    (tmp_path / "release").write_text("nothing of the kind\n")
+    needs.java()
+    fake_java(tmp_path / "old", "11.0.2")
+    (tmp_path / "old" / "release").write_text("nothing of the kind\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(needs.Missing, match=r"is 11: "):
+        needs.java()
+
+
 def test_no_java(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

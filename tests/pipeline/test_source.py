@@ -90,7 +90,8 @@ def test_three_ways_to_name_partitions(topics: Topics) -> None:
     topics.make("not.ways.one")
     assert len(topics.rows({"subscribe": "ways.one, ways.two"})) == 3
     assert len(topics.rows({"subscribePattern": r"ways\..*"})) == 3
-    assert topics.rows({"subscribePattern": "ways"}) == []
+    assert len(topics.rows({"subscribePattern": "ays"})) == 3, "the connector looks for it anywhere in a name"
+    assert topics.rows({"subscribePattern": "^ways$"}) == []
     assert offsets(topics.rows({"assign": '{"ways.one":[1]}'})) == [(1, 0)]
     with pytest.raises(BadOption, match=r"partitions that do not exist: ways\.two-7"):
         topics.rows({"assign": '{"ways.two":[7]}'})
@@ -103,9 +104,14 @@ def test_offsets_as_json_name_every_partition(topics: Topics) -> None:
     start, end = {name: {"0": 4, "1": -2}}, {name: {"0": 6, "1": -1}}
     rows = topics.rows({"subscribe": name, "startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)})
     assert offsets(rows) == [(0, 4), (0, 5), *((1, offset) for offset in range(10))]
-    for wrong, said in (({name: {"0": 1}}, "json-1 are missing"), ({name: {"0": 1, "1": 1, "2": 1}}, "json-2")):
+    for wrong, said in (
+        ({name: {"0": 1}}, r"missing: json-1 \(-2 earliest"),
+        ({name: {"0": 1, "1": 1, "2": 1}}, "json-2"),
+    ):
         with pytest.raises(BadOption, match=said):
             topics.rows({"subscribe": name, "startingOffsets": json.dumps(wrong)})
+    with pytest.raises(BadOption, match=r"missing: json-1$"):  # times have no such marks
+        topics.rows({"subscribe": name, "startingOffsetsByTimestamp": json.dumps({name: {"0": 1}})})
 
 
 def test_offsets_by_time(topics: Topics) -> None:
@@ -188,6 +194,17 @@ def test_the_columns_are_fixed() -> None:
 
 
 # Streams.
+
+
+def test_wrong_options_of_a_stream_are_told_when_it_is_asked() -> None:
+    """A reader that Spark does not get is one it fails to stop, and that is what a user would read last."""
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": "latest"}
+    source = OttlaSource(CaseInsensitiveDict(options))
+    reader = source.streamReader(source.schema())
+    for ask in (reader.initialOffset, reader.getDefaultReadLimit, lambda: reader.partitions({}, {})):
+        with pytest.raises(BadOption, match="endingOffsets has no meaning in a stream"):
+            ask()
+    reader.stop()
 
 
 class Query:

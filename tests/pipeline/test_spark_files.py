@@ -22,7 +22,7 @@ from harness import TREE, Node, die_with_parent, stop_all
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 from ottla.pipeline import Pipeline, table, to_memory, to_parquet, to_topic, topic
-from ottla.pipeline.files import checking, formats, status
+from ottla.pipeline.files import checking, formats, sources, status
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.running import Failed
 from ottla.pipeline.files.spec import read_file, read_object
@@ -139,6 +139,26 @@ def test_without_a_quarantine_the_first_bad_record_is_an_error_that_names_it(spa
     frame = formats.good(formats.decoded(records(spark, [b'{"a":1}', b"oops"]), source, tmp_path), source)
     with pytest.raises(Exception, match=r"source 's': the record at t-3 offset 1: does not fit the schema"):
         frame.collect()
+
+
+@pytest.mark.parametrize(
+    ("quarantine", "values", "row"),
+    [
+        ({}, [b"oops", b'{"a":2}'], 2),
+        ({"quarantine": "q"}, [b"oops", b'{"a":2}'], 2),
+        ({"quarantine": "q"}, [b'{"a":1}', b"oops"], 1),
+        ({}, [b"oops", None], None),
+        ({}, [b'{"a":1}', b"oops"], "the record at t-3 offset 1"),
+    ],
+)
+def test_a_bad_record_of_a_table_counts_until_something_newer_takes_its_place(spark, tmp_path, quarantine, values, row):
+    source = source_of({"format": "json", "schema": "a INT", "as": "table", **quarantine}, tmp_path)
+    frame = sources.table_of(records(spark, values), source, tmp_path)
+    if isinstance(row, str):
+        with pytest.raises(Exception, match=row):
+            frame.collect()
+    else:
+        assert [each.a for each in frame.collect()] == ([] if row is None else [row])
 
 
 def test_avro_through_python_both_ways(spark, tmp_path):
@@ -275,6 +295,7 @@ def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):
     assert "exactly once" in next(part.what for part in report.parts if part.name == "out")
     assert [problem.split(": ")[0] for problem in report.problems] == ["sources.not_there", "steps.wrong"]
     assert "there is no topic 'chekced': did you mean 'checked'?" in report.problems[0]
+    assert f"`ottla topic create chekced -b {address}`" in report.problems[0]
     assert "UNRESOLVED_COLUMN" in report.problems[1]
 
 

@@ -76,19 +76,19 @@ def expected(count: int) -> Counter[str]:
 
 def test_a_batch_write(spark, topics):
     """Keys go where Java's client sends them; headers, times and the codec arrive; a null is a null."""
-    topic = topics.new()
+    topic, began = topics.new(), int(time.time() * 1000)
     frame = numbers(spark, 3000).selectExpr(
         "key",
         "if(value = '13', null, value) AS value",
         "array(named_struct('key', 'of', 'value', cast(value AS binary))) AS headers",
-        "timestamp_millis(1700000000000 + cast(value AS bigint)) AS timestamp",
+        f"timestamp_millis({began} + cast(value AS bigint)) AS timestamp",
     )
     options = {**topics.options, "topic": topic, "kafka.compression.type": "lz4"}
     frame.write.format("ottla").mode("append").options(**options).save()
     records = topics.records(topic)
     assert len(records) == 3000
     for record in records:
-        number = record.timestamp - 1_700_000_000_000
+        number = record.timestamp - began
         assert (record.key or b"").decode() == str(number % 7)
         assert record.value == (None if number == 13 else str(number).encode())
         assert record.headers == (("of", str(number).encode()),)

@@ -15,15 +15,18 @@ import socket
 from pyspark import daemon
 
 spark_worker = daemon.worker
+_is_first = True
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """One task, or the end of this process if the answer is not 0."""
+    global _is_first
     try:
         code = spark_worker(sock, authenticated)
     except BrokenPipeError:
         return 1
-    if gc.get_freeze_count() == 0:
+    if _is_first:
+        _is_first = False
         gc.collect()
         gc.freeze()
     return code

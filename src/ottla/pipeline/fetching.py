@@ -108,7 +108,8 @@ class _Fetching:
             if records:
                 raise self._stuck(records, position)
             if loop.time() > deadline:
-                raise Silent(self._why_silent(position))
+                await self._must_be_cut(position)
+                return Step(Found(), position, self.piece.end)
 
     def _stuck(self, records: Bytes, position: int) -> KafkaError:
         """Bytes came that do not bring us further."""
@@ -153,17 +154,34 @@ class _Fetching:
             gone = f"{until - position} offsets from {position} on were removed before they were read"
             lost(self.reading, f"{self.name} begins at {first} now: {gone} (by retention, or by DeleteRecords)")
             return until
-        last = (await self.cluster.list_offsets({where: LATEST}))[where].offset
-        lost(self.reading, f"{self.name} ends at {last} now, before {self._rest(position)}: the log was cut back")
+        self._cut_back(position, await self._last())
         return self.piece.end
+
+    async def _must_be_cut(self, position: int) -> None:
+        """Nothing came for a long time. A log that ends here has less than was to be read, which may be what the user can do
+        without; one that has more, and does not give it, is broken, or has a transaction open that may still be committed."""
+        last = await self._last()
+        if position < last:
+            raise Silent(self._why_silent(position))
+        self._cut_back(position, last)
+
+    async def _last(self) -> int:
+        return (await self.cluster.list_offsets({self.piece.where: LATEST}))[self.piece.where].offset
+
+    def _cut_back(self, position: int, last: int) -> None:
+        lost(
+            self.reading,
+            f"{self.name} ends at {last} now, before {self._rest(position)}: "
+            "the log was cut back, or the query was to read more than there is",
+        )
 
     def _rest(self, position: int) -> str:
         return f"offsets {position} to {self.piece.end - 1}"
 
     def _why_silent(self, position: int) -> str:
         return (
-            f"{self.name} gave nothing at offset {position} for {self.reading.poll_s:g} s, though the query was to read up "
-            f"to {self.piece.end}: is a replica that had these records gone?"
+            f"{self.name} gave nothing at offset {position} for {self.reading.poll_s:g} s, though it has more and the query "
+            f"was to read up to {self.piece.end}: does its leader answer others, or is a transaction open there?"
         )
 
 

@@ -3,9 +3,9 @@
 Spark lets every worker import PySpark from `pyspark.zip`. Python cannot keep compiled modules in an archive, so that each
 process compiles them again: 0.97 s of CPU instead of 0.30 s, for each of the five or so processes that a query starts, and
 Spark gives them ten seconds to come up, which on a busy machine are not enough. The package itself is installed beside us,
-the same version, compiled. There is no setting for this: what is called instead of Python is a short script. The script
-also puts `daemon` in the place of Spark's own, for which there is a setting that Spark forgets when it plans, and `planning`
-around the processes with which it plans.
+the same version, compiled. There is no setting for this: what is called instead of Python is a short script. It goes on
+with `start_worker`, which also puts `daemon` in the place of Spark's own, for which there is a setting that Spark forgets when
+it plans, puts `planning` around the processes with which it plans, and lets the nursery give birth to them.
 """
 
 from __future__ import annotations

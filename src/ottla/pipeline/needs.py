@@ -16,7 +16,7 @@ FORMAT_MODULES = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark"}
 MODULES = {**FORMAT_MODULES, "yaml": "spark"}
 CONNECT_MODULES = {"grpc": "connect", "grpc_status": "connect", "google.protobuf": "connect", "pandas": "connect"}
 JAVA_MIN = 17
-VERSION = re.compile(r'version "(\d+)')
+VERSION = re.compile(r'(?:^JAVA_VERSION=|version )"(\d+)', re.MULTILINE)
 
 
 class Missing(Exception):
@@ -64,10 +64,20 @@ def java_command() -> str | None:
 
 
 def java_version(command: str) -> int | None:
-    """17 for `openjdk version "17.0.15"`, 1 for `"1.8.0"`; None if it says something else."""
-    done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30)
-    found = VERSION.search(done.stderr + done.stdout)
+    """17 for "17.0.15", 1 for "1.8.0": what is written beside it, or else what it says; None if that is something else."""
+    found = VERSION.search(_written_beside(command))
+    if found is None:
+        done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30)
+        found = VERSION.search(done.stderr + done.stdout)
     return int(found[1]) if found else None
+
+
+def _written_beside(command: str) -> str:
+    """What a JDK says of itself without being started."""
+    try:
+        return (Path(command).resolve().parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _how_to_get_java() -> str:

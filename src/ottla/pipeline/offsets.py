@@ -216,8 +216,9 @@ class Finder:
         return Found(self._assigned_of(all_of_them, strict), ids)
 
     def _is_wanted(self, topic: MetadataResponse.Topic) -> bool:
+        """A pattern is looked for anywhere in a name, as the connector does: who wants the whole writes ^ and $."""
         pattern = self.reading.topics.pattern
-        return pattern is None or (not topic.is_internal and re.fullmatch(pattern, topic.name or "") is not None)
+        return pattern is None or (not topic.is_internal and re.search(pattern, topic.name or "") is not None)
 
     def _assigned_of(self, there: frozenset[TopicPartition], strict: bool) -> frozenset[TopicPartition]:
         assigned = frozenset(self.reading.topics.assigned)
@@ -290,7 +291,8 @@ class Finder:
 def _must_match(name: str, given: Iterable[TopicPartition], there: frozenset[TopicPartition]) -> None:
     """The connector's rule: who names offsets names them for all partitions."""
     if missing := sorted(there - set(given)):
-        raise BadOption(f"{name} must name every partition, and {_names(missing)} are missing (-2 earliest, -1 latest)")
+        marks = "" if name.endswith("ByTimestamp") else " (-2 earliest, -1 latest)"
+        raise BadOption(f"{name} must name every partition; missing: {_names(missing)}{marks}")
     if extra := sorted(set(given) - there):
         raise BadOption(f"{name} names partitions that are not read: {_names(extra)}")
 

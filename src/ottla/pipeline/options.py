@@ -347,6 +347,7 @@ class Reading:
         for name, instead in REFUSED_WHEN_READING.items():
             if name in connect.settings:
                 raise BadOption(f"kafka.{name} is not for this source: {instead}")
+        _refuse_fewest_above_most(text)
         return cls(
             connect=connect,
             topics=_topics(text),
@@ -369,6 +370,14 @@ class Reading:
             attempts=text.number("fetchOffset.numRetries") or 3,
             attempt_pause_s=(text.number("fetchOffset.retryIntervalMs", 10, least=0) or 0) / 1000,
             pushdown=text.flag("filterPushdown", False),
+        )
+
+
+def _refuse_fewest_above_most(text: Text) -> None:
+    fewest, most = text.number("minOffsetsPerTrigger"), text.number("maxOffsetsPerTrigger")
+    if fewest is not None and most is not None and fewest > most:
+        raise BadOption(
+            f"minOffsetsPerTrigger ({fewest}) is above maxOffsetsPerTrigger ({most}): no batch could be both"
         )
 
 

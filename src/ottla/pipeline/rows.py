@@ -205,7 +205,13 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, table: pa.Table) -> Columns:
         """Of a table whose columns are in one piece."""
-        found = {name.lower(): column for name, column in zip(table.column_names, table.columns, strict=True)}
+        found = dict(zip(table.column_names, table.columns, strict=True))
+        # The connector knows no such column: one that is no time means something else, and is none of ours.
+        if "timestamp" in found and not pa.types.is_timestamp(found["timestamp"].type):
+            del found["timestamp"]
+        # Where the option names the topic, a column of this name may be anything.
+        if "topic" in found and found["topic"].type not in (pa.string(), pa.large_string()):
+            del found["topic"]
 
         def column(name: str, kind: pa.DataType | None = None) -> Any:
             if name not in found:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from ottla.pipeline import interpreter, needs
+from ottla.pipeline import interpreter, needs, nursery
 
 LOCAL = "local[*]"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -71,6 +71,8 @@ def session(
         return _connected(remote, SQL_SETTINGS | given)
     is_here = (master or LOCAL).startswith("local")
     os.environ.setdefault("PYSPARK_PYTHON", interpreter.for_workers() if is_here else sys.executable)
+    if os.environ["PYSPARK_PYTHON"] == str(interpreter.SCRIPT):
+        nursery.open_for_workers()
     settings = settings_of(master or LOCAL, given, log_level)
     with _handler_kept():
         SparkContext.getOrCreate(SparkConf().setAppName(name).setMaster(master or LOCAL).setAll(list(settings.items())))

@@ -8,7 +8,7 @@ makes a new writer for each: all they share is what the tasks return.
                        id and the group of its marker. By default `ottla-sink-<topic>`: so a query that has lost its
                        checkpoint is noticed, which it could not be by a name that comes from the checkpoint. Two queries
                        that write to one topic need two names (the second is refused until it has its own), and so does a
-                       query whose topics come from a column
+                       stream whose topics come from a column
     delivery           exactly-once, or at-least-once for brokers without transactions
     acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
     operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
@@ -43,8 +43,6 @@ from pyspark.sql.types import (
     IntegerType,
     StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from ottla.client.admin import Admin
@@ -107,7 +105,12 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
             "Save mode Overwrite not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default): "
             "a topic is only ever appended to; write .mode('append')"
         )
-    return BatchWriter(Writing.of(options, schema))
+    return BatchWriter(Writing.of(options, schema, named=_has_a_name(Text(options))))
+
+
+def _has_a_name(text: Text) -> bool:
+    """Whether a batch write is to be known again. One that is not has a name of its own each time, and needs none."""
+    return any(text.get(name) is not None for name in ("operationId", "queryId", "batchId"))
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Writing:
     spool_above_bytes: int
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: StructType) -> Writing:
+    def of(cls, options: Mapping[str, str], schema: StructType, *, named: bool = True) -> Writing:
         refuse_unknown(options, WRITE_OPTIONS)
         text, connect = Text(options), Connect.of(options)
         _refuse_settings(connect.settings)
@@ -140,7 +143,7 @@ class Writing:
             connect=connect,
             topic=topic,
             sink=Sink(
-                _sink_id(text, topic, exactly_once),
+                _sink_id(text, topic, named and exactly_once),
                 text.get("acceptCheckpoint"),
                 text.number("kafka.transaction.timeout.ms"),
                 (text.number("kafka.delivery.timeout.ms") or DELIVERY_MS) / 1000,
@@ -181,17 +184,17 @@ def _delivery(text: Text) -> bool:
     return value.lower() == EXACTLY_ONCE
 
 
-def _sink_id(text: Text, topic: str | None, exactly_once: bool) -> str:
+def _sink_id(text: Text, topic: str | None, named: bool) -> str:
     given = text.get("sinkId")
     if given == "":
         raise BadOption("sinkId is empty: write a name for this query that no other query has")
-    if given is None and topic is None and exactly_once:
+    if given is None and topic is None and named:
         raise BadOption(
             "sinkId is missing: topics come from a column here, so it has no default. Write a name for this query that no "
             "other query has and that stays the same, as .option('sinkId', 'orders-by-country'). By it the sink knows what "
             "was written already, also when the checkpoint is lost"
         )
-    return given or f"{SINK_PREFIX}{topic}"
+    return given or f"{SINK_PREFIX}{topic or 'topics'}"
 
 
 def _compression(text: Text) -> tuple[int, int | None]:
@@ -212,12 +215,12 @@ _TAKEN: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "key": ((StringType, BinaryType), "string or binary"),
     "value": ((StringType, BinaryType), "string or binary"),
     "partition": ((IntegerType,), "int"),
-    "timestamp": ((TimestampType, TimestampNTZType), "timestamp"),
 }
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:
-    found = {field.name.lower(): field.dataType for field in schema.fields}
+    """As the connector: names are taken letter by letter, and a column that the option replaces may be anything."""
+    found = {field.name: field.dataType for field in schema.fields if topic is None or field.name != "topic"}
     if topic is None and "topic" not in found:
         raise BadOption(NO_TOPIC)
     if "value" not in found:

@@ -48,8 +48,13 @@ def batch_reader(options: Mapping[str, str]) -> Reader:
     return NarrowedReader(reading) if reading.pushdown else Reader(reading)
 
 
-def stream_reader(options: Mapping[str, str]) -> StreamReader:
-    return StreamReader(Reading.stream(options))
+def stream_reader(options: Mapping[str, str]) -> DataSourceStreamReader:
+    """Spark has nobody to stop when this raises, fails over that, and ends its message with it: so what is wrong with the
+    options is said when Spark asks for the first time."""
+    try:
+        return StreamReader(Reading.stream(options))
+    except BadOption as error:
+        return Refusing(error)
 
 
 class Reader(DataSourceReader):
@@ -307,3 +312,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._coordinator.close()
         self._broker.close()
         self._broker = None
+
+
+class Refusing(DataSourceStreamReader):
+    """A stream that cannot be read as it was asked for."""
+
+    def __init__(self, why: BadOption) -> None:
+        self.why = why
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self.why
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self.why
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self.why
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self.why
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self.why

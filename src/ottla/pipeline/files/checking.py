@@ -20,7 +20,7 @@ from ottla.pipeline.blocking import Broker
 from ottla.pipeline.files import formats, sinks, sources, steps
 from ottla.pipeline.files.codecs import ERROR
 from ottla.pipeline.files.nodes import WrongPipeline, suggestion
-from ottla.pipeline.files.spec import Sink, Source, Spec
+from ottla.pipeline.files.spec import BOOTSTRAP, Sink, Source, Spec
 
 BUDGET_S = 10.0
 SURELY = {"exactly-once": "exactly once", "at-least-once": "at least once"}
@@ -48,13 +48,14 @@ Ends = dict[TopicPartition, tuple[int, int]]
 class Live:
     """What the broker says of its topics."""
 
-    def __init__(self, names: Mapping[str, int], ends: Ends) -> None:
+    def __init__(self, bootstrap: str, names: Mapping[str, int], ends: Ends) -> None:
+        self.bootstrap = bootstrap
         self.names = names
         self.ends = ends
 
     def read_by(self, source: Source) -> list[str]:
         if source.kind == "pattern":
-            return [name for name in self.names if re.fullmatch(source.target, name)]
+            return [name for name in self.names if re.search(source.target, name)]
         return [name for name in source.target.split(",") if name in self.names]
 
     def missing(self, source: Source) -> list[str]:
@@ -85,17 +86,17 @@ def look(spec: Spec) -> dict[str, Live]:
 def _look(bootstrap: str, read: list[Source]) -> Live:
     """One question about topics, one about where they begin and end."""
     with Broker(bootstrap, client_id="ottla-pipeline", budget_s=BUDGET_S) as broker:
-        return broker.run(_found(broker.cluster, read))
+        return broker.run(_found(broker.cluster, bootstrap, read))
 
 
-async def _found(cluster: Cluster, read: list[Source]) -> Live:
+async def _found(cluster: Cluster, bootstrap: str, read: list[Source]) -> Live:
     found = await cluster.metadata(None)
     names = {topic.name or "": len(topic.partitions) for topic in found.topics if not topic.is_internal}
-    wanted = {name for source in read for name in Live(names, {}).read_by(source)}
+    wanted = {name for source in read for name in Live(bootstrap, names, {}).read_by(source)}
     places = [TopicPartition(name, number) for name in sorted(wanted) for number in range(names[name])]
     first = await cluster.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}
     last = await cluster.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
-    return Live(names, {where: (first[where].offset, last[where].offset) for where in places})
+    return Live(bootstrap, names, {where: (first[where].offset, last[where].offset) for where in places})
 
 
 def missing(spec: Spec, clusters: Clusters) -> list[str]:
@@ -177,8 +178,9 @@ def _reads(source: Source) -> str:
 
 def _missing(source: Source, live: Live) -> list[str]:
     told = []
+    where = "" if live.bootstrap == BOOTSTRAP else f" -b {live.bootstrap}"
     for name in live.missing(source):
-        made = f"create it with `ottla topic create {name}`"
+        made = f"create it with `ottla topic create {name}{where}`"
         close = suggestion(name, live.names) if live.names else ""
         close = close if "did you mean" in close else ""
         told.append(f"{source.where}: there is no topic {name!r}{close}; {made}".replace("?;", "? or"))

@@ -155,10 +155,9 @@ def _told(source: Source, directory: Path) -> Column:
     return F.udf(explained, "string", useArrow=False)(RAW_VALUE)
 
 
-def latest(frame: DataFrame) -> DataFrame:
-    """A table: the newest record of each key, unless it says that the key is gone. Order is that of the log."""
-    newest = frame.groupBy("_key").agg(F.max_by(F.struct("*"), "_offset").alias("_row")).select("_row.*")
-    return newest.where(~F.col("_deleted"))
+def newest(frame: DataFrame, key: str, offset: str) -> DataFrame:
+    """The last record of each key. Order is that of the log."""
+    return frame.groupBy(key).agg(F.max_by(F.struct("*"), offset).alias("_row")).select("_row.*")
 
 
 # Columns to records

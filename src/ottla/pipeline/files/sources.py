@@ -9,6 +9,7 @@ has one that excludes nothing (`offset >= 0`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +23,25 @@ SUBSCRIBE = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribeP
 def frame_of(spark: SparkSession, source: Source, spec: Spec) -> DataFrame:
     """The view that steps and sinks know by the source's name."""
     if source.reads_topics:
-        frame = formats.good(formats.decoded(records(spark, source, spec), source, spec.directory), source)
-        frame = formats.latest(frame) if source.as_table else frame
+        read = records(spark, source, spec)
+        frame = (table_of if source.as_table else _fitting)(read, source, spec.directory)
     else:
         frame = _without_topic(spark, source, spec)
     return frame.withWatermark(source.watermark.column, source.watermark.delay) if source.watermark else frame
+
+
+def _fitting(read: DataFrame, source: Source, directory: Path) -> DataFrame:
+    return formats.good(formats.decoded(read, source, directory), source)
+
+
+def table_of(read: DataFrame, source: Source, directory: Path) -> DataFrame:
+    """The newest record of each key, unless it says that the key is gone. With a quarantine, one that does not fit leaves
+    things as they were; without one it ends the query, unless something newer has taken its place."""
+    if source.quarantine:
+        table = formats.newest(_fitting(read, source, directory), "_key", "_offset")
+    else:
+        table = _fitting(formats.newest(read, "key", "offset"), source, directory)
+    return table.where("NOT _deleted")
 
 
 def quarantined(spark: SparkSession, source: Source, spec: Spec) -> DataFrame:
