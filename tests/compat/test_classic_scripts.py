@@ -409,6 +409,26 @@ def an_absent_static_member(party: Party) -> None:
 
 
 @script
+def a_comer_before_the_silent_one_is_given_up(party: Party) -> None:
+    """The second generation: the silent one is waited for, and missing from it."""
+    party.come("a", session_timeout_ms=3000, rebalance_timeout_ms=1500, group_instance_id="ia")
+    party.hear("a")
+    party.join("b", group_instance_id="ib")
+    party.until("PreparingRebalance", 2)
+    party.hear("b")
+
+
+@script
+def a_comer_after_the_silent_one_was_given_up(party: Party) -> None:
+    """The third: a generation without anybody lay between."""
+    party.come("a", session_timeout_ms=3000, rebalance_timeout_ms=1500, group_instance_id="ia")
+    party.hear("a")
+    party.until("Empty", 0)
+    party.join("b", group_instance_id="ib")
+    party.hear("b")
+
+
+@script
 def one_who_leaves_while_it_waits(party: Party) -> None:
     pair(party)
     party.join("a")

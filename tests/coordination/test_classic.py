@@ -39,6 +39,24 @@ class TestAFirstGeneration:
         assert [(m.member_id, m.assignment) for m in bench.last_written().members] == [(one, b"p0"), (two, b"p1")]
         assert bench.heartbeat(one) is bench.heartbeat(two) is Error.NONE
 
+    @pytest.mark.parametrize("asks", ["for its part", "to join again"])
+    def test_who_asks_is_not_silent(self, asks: str) -> None:
+        """Also where the answer is there at once: it may still be long on its way, and no heartbeat is sent before."""
+        bench = Bench()
+        one, two = bench.named(), bench.named()
+        bench.join(one, session_ms=10_000), bench.join(two, session_ms=10_000)
+        bench.pass_ms(6000)
+        bench.sync(one, {one: b"p0", two: b"p1"})
+        bench.pass_ms(9000)
+        bench.heartbeat(one)
+        asked = bench.sync(two) if asks == "for its part" else bench.join(two, session_ms=10_000)
+        assert asked.error is Error.NONE
+        bench.pass_ms(9000)
+        assert bench.group.state == STABLE and two in bench.group.members
+        bench.heartbeat(one)
+        bench.pass_ms(1001)
+        assert two not in bench.group.members
+
     def test_that_a_group_exists_is_written_first_as_apache_does(self) -> None:
         bench = Bench()
         bench.named()

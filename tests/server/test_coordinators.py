@@ -369,6 +369,43 @@ def test_answers_that_were_ready_before_a_write_that_fails_are_revoked(tmp_path:
     asyncio.run(_revoked(tmp_path))
 
 
+async def _leader_first(path: Path) -> None:
+    disk = TouchyDisk()
+    settings = ONE | {"group.initial.rebalance.delay.ms": "0"}
+    async with serving(path, settings, disk) as served:
+        await served.topic("__consumer_offsets", 1, cleanup_policy="compact", flush_messages="1")
+        leader, follower = [await served.connect() for _ in range(2)]
+        names = [(await each.call(join_request(), 4)).member_id for each in (leader, follower)]
+        first = await leader.call(join_request(member=names[0]), 4)
+        follower.send(join_request(member=names[1]), 4)
+        beat = HeartbeatRequest(group_id="g", generation_id=first.generation_id, member_id=names[0])
+        while (await leader.call(beat, 3)).error_code != Error.REBALANCE_IN_PROGRESS.code:
+            await asyncio.sleep(0.01)
+        joined = await leader.call(join_request(member=names[0]), 4)
+        assert (await follower.receive()).leader == joined.leader == names[0]
+        disk.slow = True
+        given = [SyncGroupRequest.Assignment(member_id=name, assignment=name.encode()) for name in names]
+        for client, name, parts in ((leader, names[0], given), (follower, names[1], [])):
+            sync = SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id=name, assignments=parts)
+            client.send(sync, 3)
+            await until(lambda: disk.waiting)
+            await asyncio.sleep(0.05)
+        heard: list[str] = []
+        hearing = [asyncio.ensure_future(_hear(each, heard)) for each in (follower, leader)]
+        disk.slow = False
+        disk.let_go()
+        await asyncio.gather(*hearing)
+        assert heard == names
+
+
+async def _hear(client: Client, heard: list[str]) -> None:
+    heard.append((await client.receive()).assignment.decode())
+
+
+def test_the_leader_has_its_part_before_who_asks_after_it(tmp_path: Path) -> None:
+    asyncio.run(_leader_first(tmp_path))
+
+
 async def _answers_wait(path: Path) -> None:
     disk = TouchyDisk()
     async with serving(path, ONE, disk) as served:

@@ -171,6 +171,7 @@ def _join_again(step: Step, request: JoinGroupRequest, caller: Caller) -> Decisi
     # In a stable group a leader joins to bring about a rebalance: something changed that subscriptions do not show.
     is_quiet = group.state == COMPLETING or (group.state == STABLE and group.leader != member.member_id)
     if is_same and is_quiet:
+        step.expect_heartbeat(member)
         return step.decision(current_generation(group, member.member_id))
     _update(step, member, request, caller)
     step.park_join(member, Waiting(caller.waiter, caller.version))
@@ -247,6 +248,9 @@ def sync(groups: Groups, request: SyncGroupRequest, caller: Caller, moment: Mome
     step = Step(groups, group, moment)
     heard_sync(step, member.member_id)
     if group.state == STABLE:
+        # Its session begins anew, as that of those who were waiting has: the answer may be long on its way, and nobody sends
+        # heartbeats before it is there. (Apache Kafka counts on from the end of the join.)
+        step.expect_heartbeat(member)
         return step.decision(_part(group, bytes(member.assignment)))
     step.park_sync(member, Waiting(caller.waiter, caller.version))
     if group.leader == member.member_id:
@@ -275,15 +279,19 @@ def _part(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
 
 
 def _divide(step: Step, request: SyncGroupRequest) -> Decision[SyncGroupResponse]:
-    """The leader's word: it is written down, which makes the group stable, and everybody who waits gets its part."""
+    """The leader's word: it is written down, which makes the group stable, and everybody who waits gets its part. The leader
+    has its own by the time that anybody who comes later has the next: its answer takes the way that theirs takes."""
     group, instead = step.group, Step(step.groups, step.group, step.moment)
     instead.answers = list(step.answers)
     given = {each.member_id: bytes(each.assignment) for each in request.assignments}
     waiting = {member.member_id: member.sync for member in group.members.values()}
     step.records.append(group.record(step.moment.wall_ms, given))
+    leader = group.members[request.member_id]
+    leader.sync = None
+    step.expect_heartbeat(leader)
     for member in group.members.values():
         step.answer_sync(member, _part(group, given.get(member.member_id, b"")))
-    decision: Decision[SyncGroupResponse] = step.decision()
+    decision = step.decision(_part(group, given.get(leader.member_id, b"")))
     decision.refused = lambda error: _not_divided(instead, waiting, error)
     return decision
 

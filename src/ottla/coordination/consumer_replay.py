@@ -189,15 +189,13 @@ def after_load(groups: Groups, moment: Moment) -> None:
                 groups.timers.set(alarm, moment.elapsed_ms + member.rebalance_timeout_ms)
 
 
-def topics_changed(groups: Groups, old: Image, new: Image, delta: Delta) -> None:
+def topics_changed(groups: Groups, image: Image, delta: Delta) -> None:
     """Groups that subscribe to topics that came, went or changed look at them again, at the next heartbeat."""
     if delta.created:
-        groups.topics_came_at = new.offset
-    ids = {*delta.created, *delta.deleted, *(topic_id for topic_id, _ in delta.partitions)}
-    topics = [topic for topic_id in ids if (topic := new.topics.get(topic_id) or old.topics.get(topic_id)) is not None]
-    names = {topic.name for topic in topics}
+        groups.topics_came_at = image.offset
+    names = delta.names(image)
     for group in groups.by_id.values():
         if isinstance(group, ConsumerGroup) and not names.isdisjoint(group.topics()):
             group.topics_known_at_epoch = None
-    for name in names:
-        groups.topic_hashes.pop(name, None)
+    for name in [name for name in groups.topic_hashes if name in names]:
+        del groups.topic_hashes[name]

@@ -83,9 +83,9 @@ class GroupCoordinator:
             for kind, group, member in groups.timers.take_due(moment.elapsed_ms)
         ]
 
-    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
+    def follow(self, image: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""
-        consumer_replay.topics_changed(self.state, old, new, delta)
+        consumer_replay.topics_changed(self.state, image, delta)
         return [
             decision
             for topic in delta.deleted.values()

@@ -154,5 +154,5 @@ class Machine(Protocol[State_co]):
     def ring(self, moment: Moment) -> list[Later]:
         """The alarms that are due."""
 
-    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
+    def follow(self, image: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed."""

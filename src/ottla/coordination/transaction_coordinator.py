@@ -51,6 +51,6 @@ class TransactionCoordinator:
             for kind, name, number in state.timers.take_due(moment.elapsed_ms)
         ]
 
-    def follow(self, old: Image, new: Image, delta: Delta, moment: Moment) -> list[Later]:
+    def follow(self, image: Image, delta: Delta, moment: Moment) -> list[Later]:
         """Topics that are gone matter only to those who write markers."""
         return []

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from functools import lru_cache
 from struct import unpack
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,7 +16,7 @@ from ottla.coordination.transactions.states import Transactions
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.raft.quorum import NOBODY
-from ottla.server.shard import Decide, Kind, ProducerKey, Shard, Who
+from ottla.server.shard import THIS_NODE, Decide, Kind, ProducerKey, Shard
 from ottla.wire.errors import Error, KafkaError
 
 if TYPE_CHECKING:
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
     from ottla.server.context import Context
     from ottla.server.node import Node
 
+# Names whose place is not worked out again for every commit and heartbeat.
+REMEMBERED = 8192
+
 State = TypeVar("State")
 Reply = TypeVar("Reply")
 Request = TypeVar("Request")
 
 
+@lru_cache(REMEMBERED)
 def partition_of(name: str, partitions: int) -> int:
     """Where an id lives: the absolute value of Java's hash of its name, as every broker and tool works it out."""
     number = 0
@@ -54,21 +60,21 @@ class Coordinators(Generic[State]):
 
     # --- asking
 
-    async def decide(
+    def decide(
         self,
         name: str,
         decide: Decide[State, Request, Reply],
         request: Request,
         ctx: Context,
         producer: ProducerKey | None = None,
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         """Let the machine decide that this group, or transactional id, belongs to. Raises what the client is to be told."""
-        who = Who(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.version)
-        return await self.shard_of(name).decide(decide, request, who, producer)
+        who = (ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.version)
+        return self.shard_of(name).decide(decide, request, who, producer)
 
-    async def ask(self, name: str, decide: Decide[State, Request, Reply], request: Request) -> Reply:
+    def ask(self, name: str, decide: Decide[State, Request, Reply], request: Request) -> Coroutine[Any, Any, Reply]:
         """The same where not a client asks, but this node."""
-        return await self.shard_of(name).decide(decide, request, Who())
+        return self.shard_of(name).decide(decide, request, THIS_NODE)
 
     def shard_here(self, name: str) -> Shard[State] | None:
         """The shard that this group, or transactional id, belongs to, if this broker leads it."""
@@ -99,15 +105,15 @@ class Coordinators(Generic[State]):
 
     # --- following the picture
 
-    def follow(self, old: Image, new: Image, delta: Delta) -> None:
+    def follow(self, image: Image, delta: Delta) -> None:
         """Begin and end leaderships, and tell the machines what happened to the cluster."""
-        topic = new.topic(self._kind.topic)
+        topic = image.topic(self._kind.topic)
         self._partitions = 0 if topic is None else len(topic.partitions)
         for index in [index for index, shard in self.shards.items() if not self._still_leads(shard)]:
             self.shards.pop(index).end(Error.NOT_COORDINATOR)
         for shard in self.shards.values():
             if shard.machine is not None:
-                shard.carry_out_all(shard.machine.follow(old, new, delta, shard.moment()))
+                shard.carry_out_all(shard.machine.follow(image, delta, shard.moment()))
         self.take_up()
 
     def take_up(self) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -40,13 +41,12 @@ State = TypeVar("State")
 Reply = TypeVar("Reply")
 Request = TypeVar("Request")
 Decide = Callable[[State, Request, Caller, Moment], Decision[Reply]]
+Answers = list[tuple[Waiter, object]]
 
 # Records are replayed in pieces of this size, and others get their turn between two of them.
 LOADED_AT_ONCE_BYTES = 256 * 1024
 # When to try again to load what could not be read.
 LOAD_AGAIN_S = 10.0
-# When to look again whether records are committed after all whose sync could not even begin.
-COMMIT_AGAIN_S = 1.0
 
 # What a client is told when its records could not be written: words that make it look for the coordinator again.
 TOLD = {
@@ -68,12 +68,9 @@ def told(error: KafkaError) -> KafkaError:
     return KafkaError(TOLD[error.error], error.message) if error.error in TOLD else error
 
 
-class Who(NamedTuple):
-    """Who asks: its client id, its address, and the version of its request."""
-
-    client_id: str = ""
-    host: str = ""
-    version: int = 0
+# Who asks: its client id, its address, and the version of its request.
+Who = tuple[str, str, int]
+THIS_NODE: Who = ("", "", 0)
 
 
 class ProducerKey(NamedTuple):
@@ -110,6 +107,8 @@ class Shard(Generic[State]):
         self._owed: set[asyncio.Future[Any]] = set()
         # How to turn replies into refusals that were handed on before the write they speak of.
         self._revocable: list[Callable[[KafkaError], None]] = []
+        # What is to be seen to once the watermark is there, each with where that is.
+        self._orders: deque[tuple[int, list[object]]] = deque()
         self._errands: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -214,11 +213,11 @@ class Shard(Generic[State]):
             self._set_alarm()
         if decision.note:
             log.info("%s", decision.note)
-        if decision.answers or decision.orders:
-            if self._mark.value >= self._written_end:
-                self._release(decision)
-            else:
-                self._begin_errand(self._release_when_committed(self._written_end, decision))
+        if decision.answers:
+            self._owe(decision.answers)
+        if decision.orders:
+            self._orders.append((self._written_end, decision.orders))
+            self._see_to_orders()
         return decision
 
     def carry_out_all(self, decisions: list[Later]) -> None:
@@ -299,32 +298,26 @@ class Shard(Generic[State]):
         self._revocable.append(revoke)
         return True
 
-    def _release(self, decision: Decision[Any]) -> None:
-        """What was decided is committed: say so, and do what follows from it."""
-        for waiter, reply in decision.answers:
-            future = _future(waiter)
-            if not future.done():
-                future.set_result(reply)
-        for order in decision.orders:
-            self._begin_errand(self._kind.see_to(self, order))
+    def _owe(self, answers: Answers) -> None:
+        """Others get their replies as well, once what was decided is committed."""
+        if self._mark.value >= self._written_end:
+            _answer(answers)
+        else:
+            self._begin_errand(self._answer_when_committed(self._written_end, answers))
 
-    async def _release_when_committed(self, end: int, decision: Decision[Any]) -> None:
+    async def _answer_when_committed(self, end: int, answers: Answers) -> None:
         try:
             await self.committed(end)
+            _answer(answers)
         except KafkaError as error:
-            for waiter, _ in decision.answers:
+            for waiter, _ in answers:
                 _refuse(_future(waiter), error)
-            decision.answers.clear()
-            if decision.orders:  # nobody will give them again while this machine lives
-                await self._committed_at_last(end)
-        self._release(decision)
 
-    async def _committed_at_last(self, end: int) -> None:
-        while self._mark.value < end:
-            try:
-                await self._mark.reaches(end)
-            except KafkaError:
-                await asyncio.sleep(COMMIT_AGAIN_S)
+    def _see_to_orders(self) -> None:
+        """However long it took until they are committed: nobody gives them again while this machine lives."""
+        while self._orders and self._orders[0][0] <= self._mark.value:
+            for order in self._orders.popleft()[1]:
+                self._begin_errand(self._kind.see_to(self, order))
 
     def _begin_errand(self, work: Coroutine[Any, Any, Any]) -> None:
         """Something that ends with the machine, at the latest."""
@@ -336,8 +329,10 @@ class Shard(Generic[State]):
         """The watermark rose, or the leadership ended."""
         if self._mark.closed:
             self.end(Error.NOT_COORDINATOR)
-        elif self._mark.value >= self._written_end:
+            return
+        if self._mark.value >= self._written_end:
             self._revocable.clear()
+        self._see_to_orders()
 
     # --- time
 
@@ -382,6 +377,7 @@ class Shard(Generic[State]):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        self._orders.clear()
         for errand in list(self._errands):
             errand.cancel()
         for waiter in list(self._owed):
@@ -389,6 +385,13 @@ class Shard(Generic[State]):
         revocable, self._revocable = self._revocable, []
         for revoke in revocable:
             revoke(error)
+
+
+def _answer(answers: Answers) -> None:
+    for waiter, reply in answers:
+        future = _future(waiter)
+        if not future.done():
+            future.set_result(reply)
 
 
 def _future(waiter: Waiter) -> asyncio.Future[Any]:

@@ -14,6 +14,7 @@ from ottla.coordination.transactions.expiry import expect_end
 from ottla.coordination.transactions.states import (
     BUMPS_EVERY_END,
     ENDING,
+    NONE,
     State,
     TopicPartition,
     Transaction,
@@ -48,8 +49,9 @@ def is_admitted(state: Transactions, admission: Admission, committed_end: int) -
     return (
         known is not None
         and known.state is State.ONGOING
-        and not known.is_kept
-        and known.identity == (admission.producer_id, admission.epoch)
+        and known.next_epoch == known.next_producer_id == NONE  # whoever came back to it may only end it
+        and known.producer_id == admission.producer_id
+        and known.epoch == admission.epoch
         and known.partitions.issuperset(admission.partitions)
         and state.written_at[admission.transactional_id] < committed_end
     )

@@ -54,18 +54,15 @@ Committed = OffsetCommitResponse.Topic
 async def offset_commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCommitResponse:
     by_id = ctx.version >= IDS_SINCE
     request.topics, refused = _existing(request.topics, ctx.image, by_id)
-    answer = await _commit(request, ctx) if request.topics else OffsetCommitResponse()
+    answer = OffsetCommitResponse()
+    if request.topics:
+        try:
+            answer = await ctx.groups.decide(request.group_id, commits.commit, request, ctx)
+        except KafkaError as error:
+            answer.topics = [_not_committed(topic, error.error, topic.partitions) for topic in request.topics]
     if refused:
         answer = OffsetCommitResponse(topics=_joined(refused, answer.topics, "topic_id" if by_id else "name"))
     return answer
-
-
-async def _commit(request: OffsetCommitRequest, ctx: Context) -> OffsetCommitResponse:
-    try:
-        return await ctx.groups.decide(request.group_id, commits.commit, request, ctx)
-    except KafkaError as error:
-        topics = [_not_committed(topic, error.error, topic.partitions) for topic in request.topics]
-        return OffsetCommitResponse(topics=topics)
 
 
 def _existing(asked: list[Committing], image: Image, by_id: bool) -> tuple[list[Committing], list[Committed]]:
@@ -221,11 +218,13 @@ def _identified(topic: OffsetFetchResponse.Group.Topic, image: Image) -> bool:
 
 
 def _no_group(group: OffsetFetchRequest.Group, error: Error, version: int) -> OffsetFetchResponse.Group:
-    """Consumers before 3.9 do not try again when the coordinator is not available, so they are sent to look for it."""
+    """Consumers before 3.9 do not try again when the coordinator is not available, so they are sent to look for it. Some
+    libraries (aiokafka) look at partitions alone, and take one that is not told for one without an offset: they would begin
+    anew, because a coordinator is loading."""
     if error is Error.COORDINATOR_NOT_AVAILABLE:
         error = Error.NOT_COORDINATOR
     answer = OffsetFetchResponse.Group(group_id=group.group_id, error_code=error.code)
-    if version < GROUP_ERROR_SINCE:
+    if version < GROUP_ERROR_SINCE or (version < MANY_GROUPS_SINCE and error.retriable):
         answer.topics = [
             OffsetFetchResponse.Group.Topic(name=t.name, partitions=[not_told(i, error) for i in t.partition_indexes])
             for t in group.topics or ()

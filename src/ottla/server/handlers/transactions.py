@@ -9,7 +9,7 @@ else the versions changed stands with their layouts in `wire/messages/transactio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TypeVar
 
 from ottla.coordination.transactions import adding, describing, ending
@@ -103,8 +103,7 @@ def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]
 
 async def _admit(admission: Admission, topics: list[TopicPartitions], ctx: Context) -> list[AddedTopic]:
     """One partition that cannot be added keeps all of them out."""
-    refused = {each: error for each in admission.partitions if (error := _refusal(each, ctx)) is not None}
-    if refused:
+    if refused := _refusals(admission.partitions, ctx):
         left = Error.OPERATION_NOT_ATTEMPTED
         return _by_topic({each: refused.get(each, left) for each in admission.partitions}, ctx.version)
     outcomes = await _ask(admission, ctx)
@@ -120,13 +119,20 @@ async def _ask(admission: Admission, ctx: Context) -> Outcomes:
         return admission.all(error.error)
 
 
-def _refusal(partition: TopicPartition, ctx: Context) -> Error | None:
+def _refusals(partitions: Iterable[TopicPartition], ctx: Context) -> Outcomes:
     """No client writes to internal topics; brokers ask on behalf of those who commit offsets."""
-    name, index = partition
-    if ctx.version < MANY_TRANSACTIONS and is_internal(name):
-        return Error.TOPIC_AUTHORIZATION_FAILED
-    topic = ctx.image.topic(name)
-    return None if topic is not None and index in topic.partitions else Error.UNKNOWN_TOPIC_OR_PARTITION
+    refused: Outcomes = {}
+    there: dict[str, Collection[int]] = {}
+    for name, index in partitions:
+        if ctx.version < MANY_TRANSACTIONS and is_internal(name):
+            refused[name, index] = Error.TOPIC_AUTHORIZATION_FAILED
+            continue
+        if name not in there:
+            topic = ctx.image.topic(name)
+            there[name] = () if topic is None else topic.partitions
+        if index not in there[name]:
+            refused[name, index] = Error.UNKNOWN_TOPIC_OR_PARTITION
+    return refused
 
 
 def _as_asked(topics: list[TopicPartitions], outcomes: Outcomes, version: int) -> list[AddedTopic]:
