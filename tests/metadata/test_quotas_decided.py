@@ -174,7 +174,7 @@ def scram(name: str, mechanism: int = 1, iterations: int = 4096, password: bytes
 
 class TestCredentials:
     def test_what_is_kept_is_that_of_rfc_5802(self) -> None:
-        """SEC-02: enough to check a login, not enough to make one."""
+        """Enough to check a login, not enough to make one."""
         image = after(EMPTY, alter_scram_credentials(EMPTY, [], [scram("u", 2, 5000)]))
         held = image.credentials["u", 2]
         client_key = hmac.new(b"salted", b"Client Key", hashlib.sha512).digest()

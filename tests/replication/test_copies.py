@@ -83,6 +83,40 @@ async def test_acks_of_the_leader_alone_wait_for_nobody() -> None:
 
 
 @played
+async def test_what_the_leader_alone_had_acknowledged_is_lost_with_it() -> None:
+    """PRD-05: that is what acks=1 means."""
+    cluster = await three()
+    cluster.cut |= {(1, 2), (1, 3)}
+    partition = cluster.brokers[1].partition
+    appended = cluster.brokers[1].produce(b"lost")
+    await partition.acknowledged(appended.last_offset + 1, 1.0, partition.stored)
+    cluster.change(leader=2, isr=[2, 3])
+    await cluster.brokers[2].see()
+    await cluster.brokers[3].see()
+    assert await cluster.brokers[2].write(b"kept") == 0, "the place of the one that is lost"
+    await cluster.brokers[1].see()
+    cluster.cut.clear()
+    await until(lambda: cluster.brokers[1].partition.high_watermark.value == 1)
+    copies = [await broker.records() for broker in cluster.brokers.values()]
+    assert copies[0] == copies[1] == copies[2] and b"kept" in copies[0][0][1]
+
+
+@played
+async def test_one_in_sync_replica_is_enough_where_no_more_are_wanted() -> None:
+    """PRD-07: acks=all means all that are in sync, and that may be the leader alone."""
+    cluster = await three(topic={"min.insync.replicas": "1"})
+    leader = cluster.brokers[1]
+    await leader.write(b"a")
+    cluster.cut |= {(1, 2), (1, 3)}
+    leader.produce(b"b")
+    for _ in range(3):
+        await asyncio.sleep(12)
+        leader.replicas.look_for_laggards()
+    await until(lambda: leader.partition.isr == (1,))
+    assert await leader.write(b"c") == 2
+
+
+@played
 async def test_who_lags_leaves_and_comes_back_when_it_has_caught_up() -> None:
     """REP-05, REP-06, REP-10, TRAP-42: until the controller has agreed, the watermark waits for both sets."""
     cluster = await three()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from pathlib import Path
 
 import pytest
 
 from desk import on_loop
 from ottla.log.directory import DataDirectory
+from ottla.log.epochs import EpochCache
+from ottla.log.flushing import Deleted
 from ottla.log.identity import read_topic_id
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
@@ -32,6 +35,33 @@ async def test_metrics_and_upkeep_forget_topics_that_are_gone(tmp_path: Path) ->
         await served.topic("t0")
         assert (await client.produce("t0", batch(b"v"))).error_code == 0
         assert list(node.measures._topics) == ["t0"]
+
+
+@on_loop
+async def test_a_topic_that_goes_while_its_log_is_synced_is_no_failure_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the sync, and in the middle of it: what it then cannot find is not what is wrong."""
+    async with serving(tmp_path) as served:
+        node, client = served.node, await served.connect()
+        topic_id = await served.topic("t", flush_ms="0")
+        assert (await client.produce("t", batch(b"v"))).error_code == 0
+        log = served.partition("t").log
+        monkeypatch.setattr(node.upkeep, "_logs", lambda: [log])
+
+        def vanish(_: EpochCache) -> None:
+            log.failed = deleted
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "leader-epoch-checkpoint.tmp")
+
+        await node.controller.propose(lambda image: delete_topics(image, [topic_id]))
+        deleted = log.failed
+        assert isinstance(deleted, Deleted)
+        await node.upkeep.flush()
+        monkeypatch.setattr(EpochCache, "write", vanish)
+        log.epochs.unwritten, log.failed = True, None
+        await node.upkeep.flush()
+        assert log.failed is deleted
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 @on_loop

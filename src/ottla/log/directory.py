@@ -26,6 +26,7 @@ from ottla.log.checkpoints import (
     write_offsets,
 )
 from ottla.log.files import FILES_MAX, OpenFiles
+from ottla.log.flushing import Deleted
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
 from ottla.world import Disk
@@ -226,7 +227,7 @@ class DataDirectory:
     def _let_go(self, topic: str, partition: int) -> Log:
         """The log is not ours any more. Work on it that is under way must not touch the files of a namesake after it."""
         log = self.logs.pop((topic, partition))
-        log.failed = FileNotFoundError(ENOENT, "the log was deleted", log.directory)
+        log.failed = Deleted(ENOENT, "the log was deleted", log.directory)
         for segment in log.segments:
             segment.close()
             self.files.drop_index(segment.at(".index"))

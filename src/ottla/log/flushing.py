@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ottla.log.segment import Segment
 
 
+class Deleted(FileNotFoundError):
+    """Why a log takes no more records whose files were given up on purpose: nothing is wrong with the disk."""
+
+
 class Covered(NamedTuple):
     """What a sync makes safe: the state of the log when its files were listed. Writes that come later count for the next."""
 
@@ -122,8 +126,8 @@ def sync(log: Log, paths: list[str], file: File) -> None:
             else:
                 _sync_path(log, path)
     except OSError as error:
-        log.failed = error
-        raise failed(error) from error
+        log.failed = log.failed or error  # it may have been deleted meanwhile
+        raise failed(log.failed) from error
 
 
 def failed(error: BaseException) -> KafkaError:

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 from ottla.log import identity
 from ottla.log.directory import NAME_BYTES_MAX, DataDirectory
+from ottla.log.flushing import Deleted
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.trimming import raise_start
@@ -163,7 +164,7 @@ class Copy:
     async def drop(self) -> None:
         """The copy is not wanted any more."""
         log = self.log
-        log.failed = log.failed or FileNotFoundError("the copy was dropped")
+        log.failed = log.failed or Deleted("the copy was dropped")
         for segment in log.segments:
             segment.close()
             self.home.files.drop_index(segment.path + ".index")

@@ -142,6 +142,7 @@ class Delta:
     controllers: dict[int, Controller] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, float | None]] = field(default_factory=dict)
+    _names: frozenset[str] | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def everything(cls, image: Image) -> Delta:
@@ -171,6 +172,14 @@ class Delta:
             delta.quotas.setdefault(entity, {}).update(lifted)
         delta.brokers.update((broker_id, None) for broker_id in old.brokers if broker_id not in new.brokers)
         return delta
+
+    def names(self, image: Image) -> frozenset[str]:
+        """Of the topics that came, went or changed until this picture. They may be thousands, and many ask."""
+        if self._names is None:
+            changed = (image.topics.get(topic_id) for topic_id in {topic_id for topic_id, _ in self.partitions})
+            topics = [*self.created.values(), *self.deleted.values(), *changed]
+            self._names = frozenset(topic.name for topic in topics if topic is not None)
+        return self._names
 
 
 @dataclass(frozen=True, slots=True)

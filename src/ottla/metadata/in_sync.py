@@ -11,9 +11,9 @@ fetching (KIP-903), because a process that died and came back may have lost what
 from __future__ import annotations
 
 from ottla.metadata.brokers import check_epoch
-from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.decisions import Decision, Rules, Terms, Versioned
 from ottla.metadata.image import Image, Partition, Topic, merged
-from ottla.metadata.leaders import RECOVERING, change_of, record_of
+from ottla.metadata.leaders import RECOVERING, change_on, record_of
 from ottla.metadata.records import LEADER_UNCHANGED, PartitionChangeRecord
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
@@ -30,22 +30,23 @@ def alter_partition(image: Image, request: AlterPartitionRequest, rules: Rules) 
     response = AlterPartitionResponse()
     for asked in request.topics:
         topic = image.topic_by_id(asked.topic_id)
-        partitions = [_altered(image, topic, one, request.broker_id, rules, records) for one in asked.partitions]
+        terms = None if topic is None else rules.terms(image, topic)
+        partitions = [_altered(image, topic, terms, one, request.broker_id, records) for one in asked.partitions]
         response.topics.append(AlterPartitionResponse.Topic(topic_id=asked.topic_id, partitions=partitions))
     return Decision(records, response)
 
 
 def _altered(
-    image: Image, topic: Topic | None, asked: Asked, leader: int, rules: Rules, records: list[Versioned]
+    image: Image, topic: Topic | None, terms: Terms | None, asked: Asked, leader: int, records: list[Versioned]
 ) -> Told:
     try:
-        if topic is None:
+        if topic is None or terms is None:
             raise KafkaError(Error.UNKNOWN_TOPIC_ID)
         before = topic.partitions.get(asked.partition_index)
         if before is None:
             raise KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
         _check(image, before, asked, leader)
-        change = _change(image, topic, before, asked, rules)
+        change = _change(image, topic, terms, before, asked)
     except KafkaError as error:
         return Told(partition_index=asked.partition_index, error_code=error.code)
     if change is None:
@@ -59,8 +60,8 @@ def _altered(
     return _told(asked.partition_index, merged(before, record))
 
 
-def _change(image: Image, topic: Topic, partition: Partition, asked: Asked, rules: Rules) -> Versioned | None:
-    change = change_of(image, topic, partition, rules)
+def _change(image: Image, topic: Topic, terms: Terms, partition: Partition, asked: Asked) -> Versioned | None:
+    change = change_on(terms, image, partition)
     change.isr = tuple(replica for replica, _ in _in_sync(asked))
     if (asked.leader_recovery_state == RECOVERING) != partition.recovering:
         change.recovery = asked.leader_recovery_state

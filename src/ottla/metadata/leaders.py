@@ -187,15 +187,18 @@ def change_of(
     image: Image, topic: Topic, partition: Partition, rules: Rules, acceptable: Callable[[int], bool] | None = None
 ) -> Change:
     """A change that aims at nothing yet: the leader may turn out to be another, and a reassignment to be over."""
-    return _change_on(rules.terms(image, topic), image, partition, acceptable or acceptable_leaders(image, partition))
+    return change_on(rules.terms(image, topic), image, partition, acceptable)
 
 
-def _change_on(terms: Terms, image: Image, partition: Partition, acceptable: Callable[[int], bool]) -> Change:
+def change_on(
+    terms: Terms, image: Image, partition: Partition, acceptable: Callable[[int], bool] | None = None
+) -> Change:
+    """The same for one of many partitions of a topic, whose terms are known."""
     return Change(
         partition=partition,
         isr=partition.isr,
         elr=partition.elr,
-        acceptable=acceptable,
+        acceptable=acceptable or acceptable_leaders(image, partition),
         elr_enabled=image.elr_enabled,
         min_isr=terms.min_isr,
         unclean=terms.unclean,
@@ -222,7 +225,7 @@ def changes_for_broker(
         if topic.id not in terms:
             terms[topic.id] = rules.terms(image, topic)
         acceptable = acceptable_leaders(image, partition, (gone, died_uncleanly), back)
-        change = _change_on(terms[topic.id], image, partition, acceptable)
+        change = change_on(terms[topic.id], image, partition, acceptable)
         change.isr = tuple(replica for replica in partition.isr if replica not in (gone, died_uncleanly))
         change.died_uncleanly = died_uncleanly
         change.elect()

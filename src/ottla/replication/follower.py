@@ -40,8 +40,13 @@ EPOCH_MAX = 2**31 - 1
 LATEST, EARLIEST = -1, -2
 # After a failure, and twice as long after each further one, up to `replica.fetch.backoff.ms`.
 PAUSE_S = 0.02
-# A new partition interrupts a fetch that waits for the old ones, but not more often than this.
+# A new partition interrupts a fetch that waits for the old ones, but not sooner than after this.
 INTERRUPT_S = 0.02
+# The fetch after it names all partitions anew. Beyond so many that costs too much to be done again and again while many come
+# one after the other: each of the rest puts the next interruption off. A fetch ends by itself within half a second.
+NAMED_CHEAPLY = 100
+NAMING_S = 0.01
+NAMING_MAX_S = 5.0
 
 SESSION_IS_GONE = {
     Error.FETCH_SESSION_ID_NOT_FOUND,
@@ -120,6 +125,7 @@ class Fetcher:
         self._session_id, self._session_epoch = NO_SESSION, FULL
         self._changed = asyncio.Event()
         self._interrupts = False
+        self._interruptible_from = -math.inf
         self._failures = 0
         self._line: Line | None = None
         self._task = self._loop.create_task(self._run(), name=f"follow {leader_id}")
@@ -135,11 +141,14 @@ class Fetcher:
         self._changed.set()
         if not self._interrupts:
             self._interrupts = True
-            self._loop.call_later(INTERRUPT_S, self._interrupt)
+            self._loop.call_at(max(self._loop.time() + INTERRUPT_S, self._interruptible_from), self._interrupt)
 
     def _interrupt(self) -> None:
         """A fetch may wait for half a second; a new partition should not."""
-        if self._interrupts and self._line is not None:
+        now = self._loop.time()
+        if self._interrupts and self._line is not None and now + INTERRUPT_S / 2 > self._interruptible_from:
+            expensive = max(len(self.followed) - NAMED_CHEAPLY, 0)
+            self._interruptible_from = now + min(expensive * NAMING_S, NAMING_MAX_S)
             self._line.close()
 
     async def remove(self, partition: Partition) -> None:

@@ -1,7 +1,10 @@
 """Asks the controller to change in-sync sets: one request at a time for all partitions that want a change (AlterPartition).
 
-What is wanted while a request is under way goes with the next one. A request that is lost is sent again: the controller takes
-a proposal only for the version of the partition that it was made for, so that the second one does nothing.
+What is wanted while a request is under way goes with the next one. So do most of thousands that want a change when a broker
+is back: whoever decides about all of them in one go does nothing else meanwhile.
+
+A request that is lost is sent again: the controller takes a proposal only for the version of the partition that it was made
+for, so that the second one does nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ottla.metadata.image import Image
@@ -24,6 +28,7 @@ log_ = logging.getLogger("ottla.replication")
 
 AGAIN_S = 0.05
 AGAIN_MAX_S = 1.0
+ASKED_AT_ONCE = 500
 
 Topic = AlterPartitionRequest.Topic
 Asked = Topic.Partition
@@ -99,8 +104,10 @@ class InSync:
             self._is_asking = False
 
     def _take(self) -> Proposals:
-        waiting, self._waiting = self._waiting, {}
-        return {key: (each, each.proposed) for key, each in waiting.items() if each.proposed is not None}
+        taken = dict(islice(self._waiting.items(), ASKED_AT_ONCE))
+        for key in taken:
+            del self._waiting[key]
+        return {key: (each, each.proposed) for key, each in taken.items() if each.proposed is not None}
 
     async def _ask(self, proposals: Proposals) -> bool:
         """Whether all were answered; those that were not wait again."""

@@ -196,9 +196,9 @@ class Leadership:
             if follower.id not in self.maximal and follower.is_caught_up(end, now, lag_max_s):
                 self._propose_to_join(follower)
 
-    def look_for_laggards(self) -> None:
+    def look_for_laggards(self, now: float, lag_max_s: float) -> None:
         """Called now and then: whoever has not been caught up for too long has to leave."""
-        now, lag_max_s, end = _now(), self._cluster.lag_max_s(), self.partition.log.end_offset
+        end = self.partition.log.end_offset
         laggards = [
             follower.id
             for follower in self.followers.values()
@@ -207,7 +207,8 @@ class Leadership:
         if laggards and self.proposed is None:
             self._propose(tuple(each for each in self.partition.isr if each not in laggards))
         self.partition.raise_watermark()  # somebody it waited for may not count any more
-        self.look_at_starts()
+        if self.low_watermark.waiting:
+            self.look_at_starts()
 
     def _propose(self, isr: tuple[int, ...]) -> None:
         self.proposed = isr

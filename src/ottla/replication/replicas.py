@@ -37,10 +37,14 @@ log_ = logging.getLogger("ottla.replication")
 HIGH_WATERMARK = -1
 # Making a log means waiting for the disk several times: so many of them wait together.
 HOSTED_TOGETHER = 32
+# A role that changes is a matter of memory: after so many of them the loop gets a turn.
+ROLES_PER_TURN = 100
 
 Effective = Mapping[str, Any]
 # Directory ids by topic id and partition.
 Places = dict[tuple[bytes, int], bytes]
+# Partitions that are new or changed, by topic id and index.
+Changes = list[tuple[tuple[bytes, int], Assignment]]
 
 
 class Hosted:
@@ -162,7 +166,10 @@ class Replicas:
         for (topic_id, index), assignment in delta.partitions.items():
             if self._node_id not in assignment.replicas:
                 await self._give_up(topic_id, index)
-        mine = [(key, to) for key, to in delta.partitions.items() if self._node_id in to.replicas][::-1]
+        mine = [(key, to) for key, to in delta.partitions.items() if self._node_id in to.replicas]
+        if len(mine) > ROLES_PER_TURN:
+            mine = await self._host_open_ones(image, mine)
+        mine.reverse()
         await asyncio.gather(*(self._host_in_turn(image, mine) for _ in range(min(len(mine), HOSTED_TOGETHER))))
         if delta.brokers:
             self._look_for_joiners()
@@ -194,7 +201,28 @@ class Replicas:
         for hosted in self.by_id.values():
             self.reconfigure(hosted)
 
-    async def _host_in_turn(self, image: Image, waiting: list[tuple[tuple[bytes, int], Assignment]]) -> None:
+    async def _host_open_ones(self, image: Image, changes: Changes) -> Changes:
+        """Of many, first those whose logs are open, as when a broker died that led thousands: hardly any waits, so that
+        the loop would not get a turn before the last of them. One that does wait, because it is being mended, holds up no
+        other. Those that need the disk are left."""
+        left: Changes = []
+        hosting: list[asyncio.Task[None]] = []
+        try:
+            for (topic_id, index), assignment in changes:
+                hosted = self.by_id.get(topic_id)
+                if hosted is None or index not in hosted.partitions:
+                    left.append(((topic_id, index), assignment))
+                    continue
+                hosting.append(asyncio.create_task(self._try_to_host(image, topic_id, index, assignment)))
+                if len(hosting) % ROLES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            await asyncio.gather(*hosting)
+        finally:
+            for task in hosting:
+                task.cancel()
+        return left
+
+    async def _host_in_turn(self, image: Image, waiting: Changes) -> None:
         while waiting:
             (topic_id, index), assignment = waiting.pop()
             await self._try_to_host(image, topic_id, index, assignment)
@@ -336,13 +364,13 @@ class Replicas:
 
     def look_for_laggards(self) -> None:
         """Called now and then. If that took too long we were held up ourselves, and accuse nobody of it."""
-        now = asyncio.get_running_loop().time()
+        now, lag_max_s = asyncio.get_running_loop().time(), self.in_sync.lag_max_s()
         before, self._looked_at = self._looked_at, now
-        if now - before > self.in_sync.lag_max_s():
+        if now - before > lag_max_s:
             return
         for partition in self.all():
             if partition.leadership is not None:
-                partition.leadership.look_for_laggards()
+                partition.leadership.look_for_laggards(now, lag_max_s)
 
     def watermarks(self) -> dict[tuple[str, int], int]:
         return {(partition.topic, partition.index): partition.high_watermark.value for partition in self.all()}

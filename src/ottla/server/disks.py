@@ -119,9 +119,10 @@ class Disks:
         elif self._complete.get(path) is not (image := node.quorum.image):
             self._due.pop(path, None)
             self._complete[path] = image
-            self._tell(
-                {p.key: node.directories.id_of(p.log) for p, known in self._in(directory) if self._is_lost(known)}
-            )
+            if self._anything_lost(image):
+                self._tell(
+                    {p.key: node.directories.id_of(p.log) for p, known in self._in(directory) if self._is_lost(known)}
+                )
 
     def _turn(self) -> float:
         place = sorted(self._node.quorum.image.brokers).index(self._node.config.node_id)
@@ -133,6 +134,11 @@ class Disks:
         for partition in self._node.replicas.all():
             if self._node.directories.home_of(partition.log) is directory and partition.topic_id in topics:
                 yield partition, topics[partition.topic_id].partitions[partition.index]
+
+    def _anything_lost(self, image: Image) -> bool:
+        """Hardly ever, but every new picture is asked, and may have ten thousand partitions."""
+        topics = image.topics.values()
+        return any(DIRECTORY_LOST in known.directories for topic in topics for known in topic.partitions.values())
 
     def _is_lost(self, known: Assignment) -> bool:
         return known.directory_of(self._node.config.node_id) == DIRECTORY_LOST

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.log import retention
+from ottla.log.flushing import Deleted
 from ottla.log.log import Log
 from ottla.log.settings import LONG_MAX
 from ottla.server.compactions import Compactions
@@ -104,10 +105,13 @@ class Upkeep:
         await self._node.directories.sweep()
 
     async def _sync(self, log: Log, syncing: Awaitable[None]) -> None:
-        """A sync that fails is never tried again: what it should have saved may be gone from memory too."""
+        """A sync that fails is never tried again: what it should have saved may be gone from memory too. Nobody misses what a
+        log would have saved that was deleted meanwhile."""
         try:
             await syncing
         except KafkaError as error:
+            if isinstance(log.failed, Deleted):
+                return
             log_.error("%s: fsync failed, the partition takes no more writes: %s", log.name, error.message)
 
     def _has_waited(self, log: Log, now_ms: float) -> bool:
