@@ -168,10 +168,10 @@ def test_ranges(broker, ranged, words, offsets):
 
 @pytest.fixture(scope="module")
 def ranged(broker) -> str:
-    """Ten records, a second apart, from 2023-11-14T22:13:20Z on."""
+    """Ten records, a second apart, from 2023-11-14T22:13:20Z on, which are kept though they are old."""
     name = f"cli-ranged-{os.getpid()}-{random.randrange(1 << 32):x}"
     lines = [json.dumps({"value": str(i), "timestamp": 1_700_000_000_000 + 1000 * i}) for i in range(10)]
-    ottla("topic", "create", name, "-p", "1", "-b", broker)
+    ottla("topic", "create", name, "-p", "1", "--config", "retention.ms=-1", "-b", broker)
     ottla("produce", name, "--json", "-b", broker, stdin="\n".join(lines))
     return name
 

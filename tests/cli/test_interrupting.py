@@ -29,38 +29,102 @@ sys.meta_path.insert(0, Interrupt())
 sys.exit(main(sys.argv[2:]))
 """
 
+# The same in a callback, whose exceptions Python drops.
+INTERRUPTED_IN_A_CALLBACK = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ottla.cli.main import main
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            Last()
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(sys.argv[2:]))
+"""
+
+# The moment a node serves, while something else beside it begins.
+INTERRUPTED_AT_THE_START = """
+import contextlib, os, signal, sys
+from ottla.server.process import Options, serve_forever
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@contextlib.asynccontextmanager
+async def beside(node):
+    os.kill(os.getpid(), signal.SIGINT)
+    yield
+
+properties = {"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:" + sys.argv[2]}
+sys.exit(serve_forever(properties, Options(), beside))
+"""
+
+# Tells when Python is done with its own loading, which is not ours to teach manners.
+TELLING_WHEN_IT_BEGINS = """
+import os, sys
+from ottla.cli.main import main
+
+class Tell:
+    def find_spec(self, name, path=None, target=None):
+        if name == "argparse":
+            os.write(int(sys.argv[1]), b"!")
+
+sys.meta_path.insert(0, Tell())
+sys.exit(main(sys.argv[2:]))
+"""
+
 
 def start(*words: str) -> subprocess.Popen[bytes]:
-    """A command with the usual SIGINT: a child of a background shell would ignore it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", *words],
+    """A command with the usual SIGINT, which a child of a background shell would ignore. It has begun when this returns."""
+    begun, tells = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELLING_WHEN_IT_BEGINS, str(tells), *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=TREE,
+        pass_fds=[tells],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+    os.close(tells)
+    assert os.read(begun, 1) == b"!"
+    os.close(begun)
+    return process
 
 
 @pytest.mark.parametrize("module", ["argparse", "ottla.cli.serve", "ottla.config", "asyncio", "ottla.server.node"])
-def test_while_it_is_loaded(tmp_path: Path, module: str) -> None:
+@pytest.mark.parametrize(
+    "program", [INTERRUPTED_WHILE_LOADING, INTERRUPTED_IN_A_CALLBACK], ids=["plainly", "in a callback"]
+)
+def test_while_it_is_loaded(tmp_path: Path, module: str, program: str) -> None:
     """FTM-12"""
     words = ["serve", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{free_port()}"]
-    command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING, module, *words]
+    command = [sys.executable, "-c", program, module, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=TREE)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.3, 0.4, 0.5])
+@pytest.mark.parametrize("delay_s", [0, 0.1, 0.2, 0.3, 0.4])
 @pytest.mark.parametrize("verb", [["produce", "t"], ["consume", "t", "--from-beginning"], ["topic", "list"]])
 def test_while_it_works(node: StartNode, verb: list[str], delay_s: float) -> None:
-    """Python itself is loaded after some 50 ms, and is not ours to teach manners."""
     process = start(*verb, "--bootstrap-server", node().address)
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=10)
     assert process.returncode in (0, 1, 130, -signal.SIGINT)
     assert b"Traceback" not in said and b"never retrieved" not in said, said
+
+
+def test_when_it_has_just_begun_to_serve(tmp_path: Path) -> None:
+    """It is stopped as at any other time: the next start has nothing to recover."""
+    command = [sys.executable, "-c", INTERRUPTED_AT_THE_START, str(tmp_path / "data"), str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=TREE)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_reader_who_leaves(node: StartNode) -> None:

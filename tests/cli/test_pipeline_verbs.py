@@ -152,7 +152,9 @@ def test_topics_that_are_not_there_are_told_before_spark_starts(file, no_spark, 
     with pytest.raises(SparkStarts):
         main(["pipeline", action, "pipeline.yml", "-b", broker])
     text = said(capsys)
-    assert "there is no topic 'nobody-made-this'" in text and "`ottla topic create nobody-made-this`" in text
+    assert (
+        "there is no topic 'nobody-made-this'" in text and f"`ottla topic create nobody-made-this -b {broker}`" in text
+    )
     assert text.splitlines()[-1].startswith("starting Spark")
 
 

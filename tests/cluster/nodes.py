@@ -271,7 +271,7 @@ class Cluster:
 
         def create() -> bool:
             answer = self.ask(lambda line: line.ask(request, CreateTopicsResponse, 5)).topics[0]
-            assert answer.error_code in (*done, Error.NOT_CONTROLLER.code, Error.REQUEST_TIMED_OUT.code), answer
+            assert answer.error_code in (*done, Error.REQUEST_TIMED_OUT.code), answer
             return answer.error_code in done
 
         eventually(create, f"{topic} is made")

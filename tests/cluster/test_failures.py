@@ -13,7 +13,7 @@ PARTITIONS = 3
 
 
 def test_the_leader_is_killed_under_load(three: Cluster) -> None:
-    """REP-07, REP-11, REP-12, REP-14, OPS-04 (broker crash): every acknowledged record is read once, in order."""
+    """REP-07, REP-11, REP-12, REP-14, REP-27, OPS-04 (broker crash): every acknowledged record is read once, in order."""
     three.create("killed", PARTITIONS)
     with Writer(three.bootstrap, "killed", PARTITIONS) as writer:
         writer.wait_for(200)

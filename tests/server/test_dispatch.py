@@ -13,9 +13,11 @@ import pytest
 
 from desk import on_loop
 from ottla.server.dispatch import HANDLERS, Handler
+from ottla.server.listener import SHARED_BUFFER, is_free
 from ottla.server.node import FAMILIES
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
-from served import batch, fetch_request, produce_request, serving
+from ottla.wire.messages.produce import ProduceResponse
+from served import Client, Served, batch, fetch_request, produce_request, serving, until
 
 assert FAMILIES, "importing the node fills the table"
 
@@ -29,6 +31,15 @@ def borrowed() -> Iterator[Handler]:
     handler.call, handler.ordered = call, False
 
 
+async def waiting_client(served: Served, borrowed: Handler, call: Any) -> Client:
+    """One whose request has come to this handler."""
+    client = await served.connect()
+    borrowed.call = call
+    client.send(ApiVersionsRequest(), 0)
+    await asyncio.sleep(0.05)
+    return client
+
+
 def test_every_handler_serves_versions_its_layout_has() -> None:
     """PRT-13: what is advertised is served, but for Produce 0-2 (PRT-03)."""
     for key, handler in HANDLERS.items():
@@ -38,9 +49,11 @@ def test_every_handler_serves_versions_its_layout_has() -> None:
 
 
 @on_loop
-async def test_a_handler_that_fails_costs_its_client_the_connection_and_nobody_else(
-    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture
+async def test_an_unguarded_handler_that_fails_costs_its_client_the_connection_and_nobody_else(
+    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(borrowed, "guarded", False)
+
     async def broken(request: Any, ctx: Any) -> ApiVersionsResponse:
         await asyncio.sleep(0)
         raise RuntimeError("a defect")
@@ -73,6 +86,30 @@ async def test_a_cancelled_future_fails_its_handler(
         with caplog.at_level(logging.CRITICAL, "ottla.server"):
             client.send(ApiVersionsRequest(), 0)
             assert await client.is_cut()
+
+
+@on_loop
+async def test_a_produce_that_waits_leaves_its_buffer_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs of its records it has copied or written: a bulk producer would fault in fresh memory for each frame."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def later(answer: ProduceResponse) -> ProduceResponse:
+        waiting.append(asyncio.get_running_loop().create_future())
+        await waiting[0]
+        return answer
+
+    monkeypatch.setattr(HANDLERS[0], "call", lambda request, ctx: later(ProduceResponse()))
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        client = await served.connect()
+        client.send(produce_request("t", {0: batch(bytes(2 * SHARED_BUFFER))}), 9)
+        await until(lambda: bool(waiting))
+        [buffer] = served.node.listeners[0].buffers._spare
+        assert is_free(buffer)
+        waiting[0].set_result(None)
+        assert (await client.receive()).responses == []
 
 
 @on_loop
@@ -111,10 +148,7 @@ async def test_a_lost_connection_ends_its_handlers_and_runs_their_finally(tmp_pa
         return ApiVersionsResponse()
 
     async with serving(tmp_path) as served:
-        client = await served.connect()
-        borrowed.call = waits
-        client.send(ApiVersionsRequest(), 0)
-        await asyncio.sleep(0.05)
+        client = await waiting_client(served, borrowed, waits)
         assert ended == []
         client.close()
         await asyncio.sleep(0.05)
@@ -135,10 +169,7 @@ async def test_a_connection_lost_in_the_turn_its_handler_wakes_is_no_error(
 
     async with serving(tmp_path) as served:
         gate.append(asyncio.get_running_loop().create_future())
-        client = await served.connect()
-        borrowed.call = waits
-        client.send(ApiVersionsRequest(), 0)
-        await asyncio.sleep(0.05)
+        client = await waiting_client(served, borrowed, waits)
         (connection,) = served.node.listeners[0].connections
         with caplog.at_level(logging.INFO):
             if error is None:
@@ -150,6 +181,30 @@ async def test_a_connection_lost_in_the_turn_its_handler_wakes_is_no_error(
             gate.clear()
             gc.collect()
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+        client.close()
+
+
+@on_loop
+async def test_an_error_that_comes_after_the_connection_is_gone_is_no_error(
+    tmp_path: Path, borrowed: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a block of producer ids, which several wait for, each behind a shield."""
+    failing = asyncio.get_running_loop().create_future()
+
+    async def waits(request: Any, ctx: Any) -> ApiVersionsResponse:
+        await asyncio.shield(failing)
+        return ApiVersionsResponse()
+
+    async with serving(tmp_path) as served:
+        client = await waiting_client(served, borrowed, waits)
+        (connection,) = served.node.listeners[0].connections
+        with caplog.at_level(logging.INFO):
+            connection.connection_lost(None)
+            failing.set_exception(TimeoutError())
+            await asyncio.sleep(0.05)
+            gc.collect()
+        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+        client.close()
 
 
 @on_loop

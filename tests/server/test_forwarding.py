@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import pytest
 from desk import on_loop
 from ottla.client.connection import Lost
 from ottla.metadata.controller import NewTopic
-from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC
+from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC, Image
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.server import creation
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, PLAIN_BYTES_MAX
@@ -106,6 +106,20 @@ def test_what_is_passed_on_is_what_kafka_passes_on() -> None:
     forwarded = {key for key, handler in HANDLERS.items() if handler.forwarded}
     assert forwarded | themselves == FORWARDABLE & HANDLERS.keys()
     assert forwarded <= ON_CONTROLLER.keys()
+
+
+@on_loop
+async def test_what_a_handler_raises_is_its_answer_also_inside_of_an_envelope_and_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(request: CreateTopicsRequest, ctx: object) -> CreateTopicsResponse:
+        raise KafkaError(Error.POLICY_VIOLATION)
+
+    async with pair(tmp_path) as (leader, other, _):
+        client = await other.connect()
+        monkeypatch.setattr(ON_CONTROLLER[CreateTopicsRequest.key], "call", refuse)
+        answers = [await client.call(creating("t"), 7), await leader.node.channel.ask(creating("t"), 20.0)]
+        assert [topic.error_code for answer in answers for topic in answer.topics] == [Error.POLICY_VIOLATION.code] * 2
 
 
 @on_loop
@@ -268,6 +282,30 @@ async def test_the_node_itself_may_become_the_controller_meanwhile(tmp_path: Pat
         quorum.leader_id = other.node.config.node_id
         assert [topic.error_code for topic in (await asked).topics] == [0]
         assert other.partition("t").log.end_offset == 0
+
+
+@on_loop
+async def test_a_controller_that_is_deposed_passes_on_what_it_has_not_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client has asked a broker, and need not know who the controller was."""
+    async with pair(tmp_path) as (leader, other, quorum):
+        await leader.topic("there")
+
+        async def depose(decide: Callable[[Image], object]) -> None:
+            decide(other.node.quorum.image)  # as it sees things, which nobody will ever commit
+            quorum.leader_id = SEVENTH
+            raise KafkaError(Error.NOT_CONTROLLER)
+
+        monkeypatch.setattr(other.node.controller, "propose", depose)
+        client, me = await other.connect(), other.node.config.node_id
+        quorum.leader_id = me
+        assert [topic.error_code for topic in (await client.call(creating("t"), 7)).topics] == [0]
+        assert quorum.leader_id == SEVENTH and leader.partition("t").log.end_offset == 0
+        quorum.leader_id = me
+        wanted = IncrementalAlterConfigsRequest(resources=[altering(TOPIC, "there", retention_ms="1000")])
+        assert [each.error_code for each in (await client.call(wanted, 1)).responses] == [0]
+        assert leader.node.quorum.image.configs(TOPIC, "there") == {"retention.ms": "1000"}
 
 
 @on_loop

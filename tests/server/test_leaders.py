@@ -39,6 +39,7 @@ async def beside_another(path: Path) -> AsyncIterator[tuple[Served, bytes]]:
 
 @on_loop
 async def test_producers_are_told(tmp_path: Path) -> None:
+    """PRD-01: records go to the leader alone."""
     async with beside_another(tmp_path) as (served, topic_id):
         client = await served.connect()
         for version in (9, 10, 12, 13):

@@ -410,3 +410,16 @@ async def test_a_snapshot_of_a_later_epoch_takes_the_place_of_a_log_that_parted_
     async with running(tmp_path) as again:
         assert again.quorum.store.start_offset == image.offset + 1
         assert again.quorum.image.topic("t") and not again.quorum.image.topic("never-committed")
+
+
+@on_loop
+async def test_a_long_log_is_replayed_in_pieces(tmp_path: Path) -> None:
+    """Who catches up with one gives the loop back between two of them, and ends with the same picture."""
+    async with running(tmp_path) as node:
+        for number in range(9):
+            await node.controller.propose(create(f"t{number}", partitions=2_000))
+        store, image = node.quorum.store, node.quorum.image
+        steps = list(store.replay(Image(cluster_id=image.cluster_id), store.end_offset))
+        counts = [len(delta.partitions) for _, delta in steps]
+        assert sum(counts) == 18_000 and max(counts) <= 14_000
+        assert steps[-1][0].topics == image.topics and steps[-1][0].offset == image.offset

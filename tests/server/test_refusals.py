@@ -13,10 +13,13 @@ from ottla.wire.codec import decode, encode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages import REQUESTS, RESPONSES
 from ottla.wire.messages.cluster import DescribeLogDirsRequest
+from ottla.wire.messages.credentials import AlterUserScramCredentialsRequest
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.offsets import ListOffsetsRequest
+from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.settings import AlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from ottla.wire.schema import Layout, ListOf
 from served import serving
 
 UNKNOWN = KafkaError(Error.UNKNOWN_SERVER_ERROR)
@@ -62,8 +65,54 @@ def test_a_refused_fetch_has_no_records_but_not_null() -> None:
     assert (told.partition_index, told.error_code, told.records, told.high_watermark) == (3, -1, b"", -1)
 
 
+def one_of_each(layout: Layout) -> Any:
+    """A request, or a thing in it, that names one thing of every kind."""
+    made = layout()
+    for field in layout.fields:
+        if isinstance(field.kind, ListOf):
+            element = field.kind.element
+            setattr(made, field.name, [one_of_each(element) if isinstance(element, Layout) else element.zero])
+    return made
+
+
+def told_in(answer: Any) -> list[int]:
+    """All errors in it, and what stands where there could be one."""
+    found: list[int] = []
+    for field in type(answer).fields:
+        value = getattr(answer, field.name)
+        if field.name in ("error_code", "partition_error_code"):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [code for each in value if isinstance(type(each), Layout) for code in told_in(each)]
+    return found
+
+
+def has_room(layout: Layout) -> bool:
+    inner = [f.kind.element for f in layout.fields if isinstance(f.kind, ListOf) and isinstance(f.kind.element, Layout)]
+    return any("error_code" in field.name for field in layout.fields) or any(map(has_room, inner))
+
+
+# DescribeLogDirs had no place for an error at first, but in directories, which nobody asks for.
+WITHOUT_ROOM = {(DescribeLogDirsRequest.key, version) for version in (1, 2)}
+
+
 @pytest.mark.parametrize("key", sorted(REQUESTS))
-def test_every_refusal_can_be_written(key: int) -> None:
-    for version in REQUESTS[key].versions:
-        answer = refusal(REQUESTS[key](), UNKNOWN)
-        decode(RESPONSES[key], encode(answer, version), version)
+def test_no_refusal_looks_like_success(key: int) -> None:
+    """A client that is told nothing of what it asked for takes it for done."""
+    request, response = REQUESTS[key], RESPONSES[key]
+    for version in request.versions:
+        decode(response, encode(refusal(request(), UNKNOWN), version), version)
+        asked = decode(request, encode(one_of_each(request), version), version)
+        told = told_in(decode(response, encode(refusal(asked, UNKNOWN), version), version))
+        if has_room(response) and (key, version) not in WITHOUT_ROOM:
+            assert Error.UNKNOWN_SERVER_ERROR.code in told, version
+
+
+def test_who_is_refused_is_named_where_a_request_has_other_words_for_it() -> None:
+    scram = AlterUserScramCredentialsRequest
+    asked = scram(deletions=[scram.Deletion(name="a")], upsertions=[scram.Upsertion(name="b")])
+    assert [(each.user, each.error_code) for each in refusal(asked, UNKNOWN).results] == [("a", -1), ("b", -1)]  # type: ignore[attr-defined]
+    quotas = AlterClientQuotasRequest.Entry
+    entity = [quotas.Entity(entity_type="user", entity_name="a")]
+    (entry,) = refusal(AlterClientQuotasRequest(entries=[quotas(entity=entity)]), UNKNOWN).entries  # type: ignore[attr-defined]
+    assert [(each.entity_type, each.entity_name) for each in entry.entity] == [("user", "a")]

@@ -91,6 +91,7 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
 
 def guarded(run: Callable[[], int], name: str = "ottla: ", mistake_code: int = 2) -> int:
     """Run a verb; turn what may go wrong into one line, led by the program's name, and an exit code."""
+    before, sys.unraisablehook = sys.unraisablehook, _end_if_interrupted
     try:
         code = run()
         sys.stdout.flush()
@@ -108,6 +109,20 @@ def guarded(run: Callable[[], int], name: str = "ottla: ", mistake_code: int = 2
             raise
         print(f"{name}{line}", file=sys.stderr)
         return mistake_code if isinstance(error, Mistake) else 1
+    finally:
+        sys.unraisablehook = before
+
+
+def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a callback of its own, such as those of imports, and shows a traceback: a Ctrl-C that
+    comes there would be lost."""
+    if dropped.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(dropped)
+        return
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(INTERRUPTED)
 
 
 def _end_at_once_if_told_again() -> None:

@@ -76,8 +76,7 @@ class ControllerChannel:
         """What the handler of this very node answers."""
         handler = ON_CONTROLLER[type(request).key]
         ctx = Inside(self._node, None, handler.newest(self._node.config), "User:ANONYMOUS")
-        answer = handler.call(request, ctx)
-        return await answer if asyncio.iscoroutine(answer) else answer
+        return await handler.answer(request, ctx)
 
     async def _answer(self, asking: Coroutine[Any, Any, Any], line: Line | None, deadline: float) -> Any:
         """The answer, unless the time is over or somebody else is the controller."""

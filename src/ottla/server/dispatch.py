@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.config import BrokerConfig
 from ottla.server.context import Context
-from ottla.server.forwarding import Call, forwarding, must_forward
-from ottla.server.refusals import answering
+from ottla.server.forwarding import Call, forwarding, may_forward
+from ottla.server.refusals import answer_to
 from ottla.wire.codec import Malformed, decoder
 from ottla.wire.frames import API_VERSIONS, read_request_header
 from ottla.wire.schema import Message
@@ -53,6 +53,7 @@ class Handler:
         "call",
         "decoders",
         "forwarded",
+        "guarded",
         "high",
         "key",
         "low",
@@ -72,6 +73,7 @@ class Handler:
         ordered: bool,
         newest_needs: str | None = None,
         forwarded: bool = False,
+        guarded: bool = True,
     ) -> None:
         self.request, self.low, self.high, self.call = request, low, high, call
         self.key: int = request.key
@@ -80,6 +82,7 @@ class Handler:
         self.ordered = ordered
         self.newest_needs = newest_needs
         self.forwarded = forwarded
+        self.guarded = guarded
         self.decoders: dict[int, Callable[..., Any]] = {}
 
     def learn(self, version: int) -> Callable[..., Any]:
@@ -90,6 +93,16 @@ class Handler:
     def newest(self, config: BrokerConfig) -> int:
         """The highest version that a node with these settings serves."""
         return self.high + 1 if self.newest_needs is not None and config[self.newest_needs] else self.high
+
+    async def answer(self, request: Any, ctx: Context) -> Any:
+        """What a client would hear, for whoever asks from within this node: no `Exchange` is there to guard the call."""
+        try:
+            answer = self.call(request, ctx)
+            return await answer if type(answer) is CoroutineType else answer
+        except Exception as error:
+            if not self.guarded:
+                raise
+            return answer_to(error, request, ctx.version)
 
 
 # By key: what listeners for clients serve, and what those of the controller do.
@@ -120,9 +133,8 @@ def serves(
     low, high = (int(part) for part in versions.split("-"))
 
     def register(call: C) -> C:
-        kept: Call = answering(call) if guarded else call
         advertised = low if advertised_low is None else advertised_low
-        handler = Handler(request, low, high, kept, advertised, ordered, newest_needs, forwarded)
+        handler = Handler(request, low, high, call, advertised, ordered, newest_needs, forwarded, guarded)
         _enter(handler, only_on_controller or request.key in ONLY_ON_CONTROLLER)
         return call
 
@@ -144,6 +156,7 @@ class Exchange(Context):
 
     __slots__ = (
         "_coroutine",
+        "_request",
         "_waiting",
         "answer_version",
         "correlation_id",
@@ -175,11 +188,15 @@ class Exchange(Context):
         self.size = size
         self.response: Message | None = None
         self.started = connection.last_active
+        self._request: Any = None
         self._coroutine: Coroutine[Any, Any, Message | None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
 
     def start(self, request: Any, call: Call) -> None:
         """Call the handler, or whoever stands in for it; for most requests that is all."""
+        # Not that of a Produce: records would keep the buffer they came in from being used again until they are acknowledged.
+        if self.handler.guarded:
+            self._request = request
         try:
             answer = call(request, self)
         except Exception as error:
@@ -231,6 +248,9 @@ class Exchange(Context):
         self.connection.answered(self)
 
     def _fail(self, error: BaseException) -> None:
+        if self.handler.guarded and isinstance(error, Exception):
+            self._finish(answer_to(error, self._request, self.version))
+            return
         self._coroutine = self._waiting = None
         log.error("%s version %d failed", self.handler.name, self.version, exc_info=error)
         self.connection.abort(f"{self.handler.name} could not be answered")
@@ -241,11 +261,17 @@ class Exchange(Context):
         if self._waiting is not None:
             self._waiting.remove_done_callback(self._step)
             self._waiting.remove_done_callback(self._resume)
-            if self._waiting.done() and not self._waiting.cancelled():
-                self._waiting.exception()  # asyncio complains about an error that nobody was told of
+            self._waiting.remove_done_callback(_hear)  # others may have left it as well
+            self._waiting.add_done_callback(_hear)
             self._waiting = None
         if coroutine is not None:
             coroutine.close()
+
+
+def _hear(waiting: asyncio.Future[Any]) -> None:
+    """asyncio complains about an error that nobody was told of."""
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 def dispatch(connection: Connection, frame: memoryview) -> None:
@@ -270,7 +296,7 @@ def dispatch(connection: Connection, frame: memoryview) -> None:
         connection.refuse(str(problem))
         return
     connection.exchanges.append(exchange)
-    if handler.forwarded and must_forward(exchange):
+    if handler.forwarded and may_forward(exchange):
         exchange.start(request, forwarding(bytes(frame)))
     else:
         exchange.start(request, handler.call)

@@ -1,4 +1,5 @@
-"""Requests that only the active controller can grant, passed on to it by every other node (KIP-590).
+"""Requests that only the active controller can grant, passed on to it by every other node (KIP-590); also by the active one
+itself, if it is deposed before it has an answer.
 
 The request travels as it came, in an envelope that says who sent it and from where; the answer for the client is inside the
 answer to the envelope. As in Apache Kafka it is sent again when the controller changes or the connection is lost, so a
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.connection import Lost
 from ottla.server.context import Context
-from ottla.server.refusals import answering
 from ottla.wire.codec import Malformed, decode, encode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import read_response_header
@@ -40,18 +40,23 @@ VERSION = struct.Struct(">h")
 NO_ADDRESS = bytes(4)
 
 
-def must_forward(ctx: Context) -> bool:
+def may_forward(ctx: Context) -> bool:
     """A controller does not pass on what was meant for it: whoever asked looks for the active one himself."""
-    return not ctx.is_to_controller and not ctx.node.controller.is_active
+    return not ctx.is_to_controller
 
 
 def forwarding(frame: bytes) -> Call:
     """Stands in for the handler of a request that came in this frame."""
 
     async def forward(request: Message, exchange: Exchange) -> Message | None:
+        node = exchange.node
+        if node.controller.is_active:
+            answer: Message = await exchange.handler.answer(request, exchange)
+            if not node.channel.tells_of_another(answer):
+                return answer
         return await relay(frame, request, exchange)
 
-    return answering(forward)
+    return forward
 
 
 async def relay(frame: bytes, request: Message, exchange: Exchange) -> Message | None:

@@ -26,7 +26,7 @@ from ottla.metadata.features import SERVED
 from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.replication.replicas import Places
 from ottla.server.quorum import endpoint
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     AssignReplicasToDirsRequest,
@@ -146,11 +146,12 @@ class Membership:
         while self.broker_epoch < 0:
             left_s = deadline - node.loop.time()
             answer = await node.channel.ask(request, timeout_s=max(left_s, 1))
-            if answer.error_code == Error.DUPLICATE_BROKER_REGISTRATION.code and left_s > 0:
-                # The session of the process before this one has not run out yet.
+            error = error_of(answer.error_code)
+            if left_s > 0 and (error is Error.DUPLICATE_BROKER_REGISTRATION or error.retriable):
+                # The session of the process before this one has not run out yet, or the controller's disk is full, say.
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if answer.error_code == Error.UNSUPPORTED_VERSION.code:
+            if error is Error.UNSUPPORTED_VERSION:
                 raise KafkaError(Error.UNSUPPORTED_VERSION, TOO_NEW)
             check(answer.error_code)
             self.broker_epoch = answer.broker_epoch
@@ -270,12 +271,15 @@ class Membership:
             await self._go_at_once()
 
     async def _ask_to_go(self) -> None:
-        """If there is no controller to ask, the others may be stopping as well: they find out by themselves."""
+        """If there is no controller to ask, the others may be stopping as well: they find out by themselves. A node that has
+        failed does not wait for anybody."""
         self._wants_to_go, self._unheard = True, 0
         self._news.set()
-        while not self._answer.should_shut_down and self._unheard < FAREWELLS_MAX:
+        failed = self._node.failed
+        failed.add_done_callback(lambda _: self._heard.set())
+        while not self._answer.should_shut_down and self._unheard < FAREWELLS_MAX and not failed.done():
             await self._next_answer()
-        if not self._answer.should_shut_down:
+        if not self._answer.should_shut_down and not failed.done():
             log.warning("no controller answers: this broker goes without saying goodbye")
         for task in filter(None, (self._beating, self._enrolling)):
             task.cancel()

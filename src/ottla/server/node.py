@@ -309,8 +309,8 @@ class Node:
                 self.measures.forget_topic(old.topics[topic_id].name)
         if places := await self.replicas.apply(new, delta):
             self.membership.tell_places(places)
-        self.groups.follow(old, new, delta)
-        self.transactions.follow(old, new, delta)
+        self.groups.follow(new, delta)
+        self.transactions.follow(new, delta)
         self.peers.follow(delta)
         self.markers.follow(new, delta)
 

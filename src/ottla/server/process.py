@@ -83,11 +83,12 @@ async def _serve(properties: Mapping[str, str], options: Options, beside: Beside
     except (OSError, KafkaError, WrongDirectory, BadIdentity, Damaged) as error:
         node.directories.release()
         raise CannotStart(_one_line(_explained(error, node))) from error
+    told = _told_to_end(node)
     gc.collect()
     gc.freeze()  # what was loaded stays: a collection over half a million live objects would pause for 100 ms
     probe = LoopProbe(node.measures.loop_stalls)
     probe.start()
-    return await _until_the_end(node, beside)
+    return await _until_the_end(node, told, beside)
 
 
 def _check_formatted(node: Node) -> None:
@@ -109,12 +110,14 @@ def _has_identity(node: Node, path: str) -> bool:
         return False  # one of several may be out of order
 
 
-async def _until_the_end(node: Node, beside: Beside) -> int:
+async def _until_the_end(node: Node, told: asyncio.Event, beside: Beside) -> int:
     async with beside(node):
-        failed = await _stopped_or_failed(node)
+        await told.wait()
+    failed = node.failed.result() if node.failed.done() else None
     if failed is None:
         try:
             await node.stop()
+            failed = node.failed.result() if node.failed.done() else None
         except (OSError, KafkaError) as error:
             failed = error
     if failed is not None:
@@ -135,16 +138,15 @@ async def _expose(node: Node, options: Options) -> None:
         raise CannotStart(f"the metrics port {options.metrics_port} cannot be used: {error.strerror}") from error
 
 
-async def _stopped_or_failed(node: Node) -> BaseException | None:
-    """Wait for Ctrl-C or a polite kill; or for the node's own word that it cannot go on."""
+def _told_to_end(node: Node) -> asyncio.Event:
+    """Set by Ctrl-C or a polite kill; or by the node's own word that it cannot go on."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, told.set)
     node.failed.add_done_callback(lambda _: told.set())
-    await told.wait()
-    return node.failed.result() if node.failed.done() else None
+    return told
 
 
 def _explained(error: Exception, node: Node) -> str:

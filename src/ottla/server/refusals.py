@@ -7,7 +7,6 @@ things (topics, partitions, resources), each that was asked about is told by its
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,35 +19,33 @@ log = logging.getLogger("ottla.server")
 
 # What a topic, a partition, a group or a resource is called, in requests and answers alike.
 NAMES = {"name", "topic", "topic_id", "partition", "partition_index", "index", "resource_type", "resource_name"}
-NAMES |= {"group_id", "member_id", "key"}
+NAMES |= {"group_id", "member_id", "key", "transactional_id", "user", "entity", "topic_name", "partition_id"}
+# The same where it is one of several; by itself it is what a client wants to be given, and does not get.
+NAMES_INSIDE = NAMES | {"producer_id"}
 # Where an answer has another word for it than the request.
-ALIASES = {"partition_index": "partition"}
-# Where a request says nothing but names: DeleteTopics before version 6, DescribeGroups, FindCoordinator.
-BARE = {"name", "group_id", "key"}
+ALIASES = {"partition_index": "partition", "user": "name", "topic_name": "name"}
+# Where a request says nothing but names: DeleteTopics before version 6, DescribeGroups, FindCoordinator, or but numbers.
+BARE = {"name", "group_id", "key", "transactional_id"}
+BARE_NUMBERS = {"partition_index", "partition", "partition_id"}
+ERRORS = {"error_code", "partition_error_code"}
+# AlterUserScramCredentials and AlterReplicaLogDirs ask in several lists for what is answered in one.
+IN_SEVERAL: dict[int, Callable[[Any], list[Any]]] = {
+    51: lambda request: [*request.deletions, *request.upsertions],
+    34: lambda request: [topic for directory in request.dirs for topic in directory.topics],
+}
 # What a refused fetch says, as Apache Kafka does: for librdkafka null in place of records is a broken answer.
 NOTHING_READ = {"records": b"", "high_watermark": -1}
 
 # AlterPartition and FetchSnapshot: the request is refused, and nothing is said of what it named, as in Apache Kafka.
 AS_A_WHOLE = {56, 59}
 
-Handling = Callable[[Any, Any], Any]
 
-
-def answering(call: Handling) -> Handling:
-    """The same coroutine function, but what it raises becomes its answer."""
-
-    @functools.wraps(call)
-    async def answered(request: Message, ctx: Any) -> Message | None:
-        try:
-            answer: Message | None = await call(request, ctx)
-            return answer
-        except KafkaError as error:
-            return refusal(request, error)
-        except Exception:
-            log.exception("%s version %d failed", type(request).__name__.removesuffix("Request"), ctx.version)
-            return refusal(request, KafkaError(Error.UNKNOWN_SERVER_ERROR))
-
-    return answered
+def answer_to(error: Exception, request: Message, version: int) -> Message:
+    """What a client hears whose request was not answered, but ended in this."""
+    if isinstance(error, KafkaError):
+        return refusal(request, error)
+    log.error("%s version %d failed", type(request).__name__.removesuffix("Request"), version, exc_info=error)
+    return refusal(request, KafkaError(Error.UNKNOWN_SERVER_ERROR))
 
 
 def refusal(request: Message, error: KafkaError) -> Message:
@@ -61,17 +58,18 @@ def refusal(request: Message, error: KafkaError) -> Message:
 
 def _refused(asked: Any, answer: Layout, error: KafkaError) -> Any:
     told = answer()
+    names = NAMES if isinstance(told, Message) else NAMES_INSIDE
     for field in answer.fields:
         said = field.name if hasattr(asked, field.name) else ALIASES.get(field.name, field.name)
-        if field.name == "error_code":
-            told.error_code = error.code
+        if field.name in ERRORS:
+            setattr(told, field.name, error.code)
         elif field.name == "error_message":
             told.error_message = None if error.error is Error.UNKNOWN_SERVER_ERROR else error.message
         elif field.name in NOTHING_READ:
             setattr(told, field.name, NOTHING_READ[field.name])
-        elif isinstance(asked, str) and field.name in BARE:
+        elif (isinstance(asked, str) and field.name in BARE) or (isinstance(asked, int) and field.name in BARE_NUMBERS):
             setattr(told, field.name, asked)
-        elif field.name in NAMES and hasattr(asked, said):
+        elif field.name in names and hasattr(asked, said):
             setattr(told, field.name, getattr(asked, said))
         elif (inner := _element(field)) is not None and _is_named(inner):
             setattr(told, field.name, [_refused(each, inner, error) for each in _things(asked)])
@@ -80,7 +78,9 @@ def _refused(asked: Any, answer: Layout, error: KafkaError) -> Any:
 
 def _things(asked: Any) -> Iterator[Any]:
     """What a request, or a topic in it, is about: its first list that is not empty."""
-    if isinstance(type(asked), Layout):
+    if isinstance(asked, Message) and type(asked).key in IN_SEVERAL:
+        yield from IN_SEVERAL[type(asked).key](asked)
+    elif isinstance(type(asked), Layout):
         lists = (getattr(asked, field.name) for field in type(asked).fields if isinstance(field.kind, ListOf))
         yield from next((found for found in lists if found), ())
 
@@ -94,4 +94,6 @@ def _is_named(layout: Layout) -> bool:
     """Whether these are things that were asked about and have an error each, or hold such things."""
     names = {field.name for field in layout.fields}
     inner = (_element(field) for field in layout.fields)
-    return bool(names & NAMES) and ("error_code" in names or any(_is_named(one) for one in inner if one is not None))
+    return bool(names & NAMES_INSIDE) and bool(
+        names & ERRORS or any(_is_named(one) for one in inner if one is not None)
+    )

@@ -355,6 +355,8 @@ class SimLoop(base_events.BaseEventLoop):
             return
         nodes = [self._outside, *self._nodes.values(), *self._fallen]
         super().close()
+        # Handlers are no tasks: theirs run when Python collects them, and may want to cancel something.
+        self.call_soon = _never  # type: ignore[method-assign, assignment]
         for task in [task for node in nodes for task in node.tasks if not task.done()]:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
@@ -362,6 +364,10 @@ class SimLoop(base_events.BaseEventLoop):
                 coroutine.close()
         for node in nodes:
             node.tasks, node.held, node.remains = [], [], []
+
+
+def _never(callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> None:
+    """The loop is closed."""
 
 
 def _make_task(loop: Any, coro: Any, **options: Any) -> _Task:

@@ -92,7 +92,7 @@ def test_mistakes_of_a_start(tmp_path: Path, properties: Path, capsys: pytest.Ca
 
 
 def test_formatting(properties: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """CLI-13, CLI-17: what is in the directory, and what a second format says."""
+    """CLI-13, CLI-17, KRF-14: what is in the directory, and what a second format says."""
     formatted(properties)
     data = properties.parent / "data"
     assert sorted(path.name for path in data.iterdir()) == [
@@ -111,7 +111,7 @@ def test_formatting(properties: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_metadata_shell(properties: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """CLI-14: commands on a snapshot, on a directory, with wildcards; the id of the cluster."""
+    """CLI-14, KRF-15: commands on a snapshot, on a directory, with wildcards; the id of the cluster."""
     formatted(properties)
     data = properties.parent / "data"
 

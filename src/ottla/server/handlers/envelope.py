@@ -36,7 +36,7 @@ async def envelope(request: EnvelopeRequest, ctx: Context) -> EnvelopeResponse:
     if len(request.client_host_address) not in ADDRESS_SIZES:
         raise KafkaError(Error.INVALID_REQUEST, "Failed to parse client address from envelope")
     handler, inner, version, correlation_id, client_id = _opened(bytes(request.request_data), ctx)
-    answer: Any = await handler.call(inner, Inside(ctx.node, client_id, version, principal))  # type: ignore[misc]
+    answer = await handler.answer(inner, Inside(ctx.node, client_id, version, principal))
     if ctx.node.channel.tells_of_another(answer):
         raise KafkaError(Error.NOT_CONTROLLER)
     parts = response_frame(answer, version, correlation_id)

@@ -47,6 +47,8 @@ REPLICA_STATE_SINCE = 15
 WATERMARK_NEWS_S = 0.01
 UNTOLD = 2**63 - 1
 NOBODY = -1
+# A follower that begins anew, or a consumer, may ask for thousands: after so many of them others get their turn.
+PARTITIONS_PER_TURN = 200
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -171,6 +173,8 @@ class Reading:
             except KafkaError as error:
                 answers[key] = _refused(wanted.index, error, None)
                 self.urgent = self.has_failed = True
+            if len(answers) % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
         if not answers and (missing or not self.plan.is_part):
             self.urgent = True
         self.missed = frozenset(missing)
@@ -179,9 +183,10 @@ class Reading:
     def _listen(self, session: Session) -> None:
         """From now on a follower's session is told when a partition that it has asked for has news."""
         for key in self.plan.wanted:
-            partition = self.partition(key)
-            if key not in session.standings and partition is not None and partition.leadership is not None:
-                session.standings[key] = Listening(session, key, partition)
+            if key not in session.standings:
+                partition = self.partition(key)
+                if partition is not None and partition.leadership is not None:
+                    session.standings[key] = Listening(session, key, partition)
 
     def partition(self, key: Key) -> Partition | None:
         hosted = self.replicas.hosted(key[0])

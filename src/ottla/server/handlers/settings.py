@@ -49,7 +49,7 @@ from ottla.metadata.image import Image
 from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import Exchange, serves
-from ottla.server.forwarding import must_forward, relay
+from ottla.server.forwarding import may_forward, relay
 from ottla.server.handlers.cluster import alive_on
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import request_frame
@@ -262,9 +262,14 @@ async def _alter(wishes: Sequence[Wish], request: Altering, ctx: Context) -> lis
         granted.remove(index)
         if not request.validate_only:
             loggers.change(wishes[index].operations)
-    if not must_forward(ctx):
-        await _decide(wishes, granted, errors, request.validate_only, ctx)
-    elif granted:
+    try:
+        if ctx.node.controller.is_active or not may_forward(ctx):
+            await _decide(wishes, granted, errors, request.validate_only, ctx)
+            return errors
+    except KafkaError as error:
+        if error.error is not Error.NOT_CONTROLLER or not may_forward(ctx):
+            raise
+    if granted:
         assert isinstance(ctx, Exchange)
         await _pass_on(request, granted, errors, ctx)
     return errors
@@ -301,6 +306,7 @@ async def _pass_on(request: Altering, granted: list[int], errors: list[KafkaErro
     told = {(each.resource_type, each.resource_name): each for each in answer.responses} if answer else {}
     for index, asked in zip(granted, resources, strict=True):
         each = told.get((asked.resource_type, asked.resource_name))
+        errors[index] = None  # whatever a controller said that was deposed meanwhile
         if each is None or each.error_code:
             error = Error.UNKNOWN_SERVER_ERROR if each is None else Error(each.error_code)  # type: ignore[call-arg]
             errors[index] = KafkaError(error, each and each.error_message)
