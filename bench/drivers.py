@@ -33,7 +33,7 @@ def build() -> None:
     if compiler is None:
         raise CannotMeasure("no C compiler: the loads are C programs (Debian: apt install gcc libc6-dev)")
     BUILT.mkdir(exist_ok=True)
-    for name in ("raw", "bulk", "transactions"):
+    for name in ("raw", "bulk", "transactions", "nothing"):
         source, program = SOURCES / f"{name}.c", BUILT / name
         if not program.exists() or program.stat().st_mtime < max(map(_changed, (source, *SOURCES.glob("*.h")))):
             subprocess.run([compiler, "-O2", "-o", str(program), str(source), "-ldl", "-lpthread"], check=True)

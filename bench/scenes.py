@@ -17,6 +17,7 @@ from typing import Protocol
 
 from bench import client, drivers
 from bench.drivers import CannotMeasure, Figures
+from bench.limit import TOPIC, Nothing
 from harness import Server
 
 PARTITIONS = 6
@@ -153,6 +154,7 @@ def small_requests(server: Server, size: Size, tally: Tally) -> None:
 
 
 def latencies(server: Server, size: Size, tally: Tally) -> None:
+    limit_of_acks(server, size, tally)
     for name, rate in (("1k", 1000), ("10k", 10_000)):
         keys = [f"ack-{name}-{p}" for p in ("p50", "p99")]
         if not tally.wants(*keys):
@@ -164,6 +166,21 @@ def latencies(server: Server, size: Size, tally: Tally) -> None:
                 if counts:
                     tally.add(keys[0], figures["p50_us"])
                     tally.add(keys[1], figures["p99_us"])
+
+
+def limit_of_acks(server: Server, size: Size, tally: Tally) -> None:
+    """The same load on a server that does nothing, while the one that is measured rests."""
+    if not tally.wants("ack-10k-limit"):
+        return
+    nothing = Nothing(Path(server.directory).parent / "nothing")
+    nothing.start()
+    try:
+        for counts in rounds(size):
+            figures = drivers.bulk(nothing, "ack", TOPIC, 10_000, size.latency_seconds, 100)
+            if counts:
+                tally.add("ack-10k-limit", figures["p50_us"])
+    finally:
+        nothing.kill()
 
 
 def synced_acks(server: Server, size: Size, tally: Tally) -> None:
@@ -262,7 +279,7 @@ def big_log(server: Server, size: Size, tally: Tally) -> None:
         after = append_cost(server, size), tail_read_cost(server, size)
         tally.add("append-growth", after[0] / before[0])
         tally.add("tail-read-growth", after[1] / before[1])
-    elif tally.wants("tail-quiet-p99", "tail-replay-p99", "tail-replay-cost"):
+    elif tally.wants(*TAIL):
         drivers.bulk(server, "produce", "big", 1, size.big_messages, 1024)
     with attempt(tally, "tail-quiet-p99"):
         replay(server, size, tally)
@@ -291,7 +308,8 @@ def costed(server: Server, load: Callable[[], Figures]) -> Figures:
 
 
 def replay(server: Server, size: Size, tally: Tally) -> None:
-    if not tally.wants("tail-quiet-p99", "tail-replay-p99", "tail-replay-cost"):
+    """How late the tail is read while old data comes from the disk."""
+    if not tally.wants(*TAIL):
         return
     drivers.bulk(server, "tail", "tail", 1000, size.latency_seconds, 100)
     for _ in range(size.repeats):
@@ -322,10 +340,11 @@ def evict(directory: Path) -> None:
 EVERYDAY = [
     *("produce-100", "produce-1k", "consume-100", "consume-1k"),
     *("small-produce", "small-fetch", "produce-100-partitions"),
-    *("ack-1k-p50", "ack-1k-p99", "ack-10k-p50", "ack-10k-p99"),
+    *("ack-1k-p50", "ack-1k-p99", "ack-10k-p50", "ack-10k-p99", "ack-10k-limit"),
     *("start", "memory-idle", "memory-loaded", "fsync-produce", "ten-consumers", "connections-memory"),
 ]
-BIG = ["append-growth", "tail-read-growth", "tail-quiet-p99", "tail-replay-p99", "tail-replay-cost"]
+TAIL = ["tail-quiet-p99", "tail-replay-p99", "tail-replay-cost"]
+BIG = ["append-growth", "tail-read-growth", *TAIL]
 
 # Which lines each scene yields, so that a scene nobody asked for is not played.
 SCENES: dict[str, tuple[Scene, frozenset[str]]] = {

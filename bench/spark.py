@@ -35,7 +35,7 @@ RATES = {
     "spark-write": "write",
 }
 MEDIANS = {"spark-small-batch": "small_batches", "spark-small-copy": "small_copies"}
-LINES = frozenset({*RATES, *MEDIANS, "spark-first-row"})
+LINES = frozenset({*RATES, *MEDIANS, "spark-session", "spark-first-row"})
 
 
 class Spark:
@@ -101,12 +101,14 @@ def spark(server: Server, size: Size, tally: Tally) -> None:
 
 
 def first_rows(server: Server, size: Size, tally: Tally) -> None:
-    """From the start of the program to the first row of a topic."""
-    if not tally.wants("spark-first-row"):
+    """From the start of the program to the first row of a topic; and how much of that is Spark's own start."""
+    if not tally.wants("spark-first-row", "spark-session"):
         return
     for _ in range(size.repeats):
         began = time.monotonic()
         with Spark(server) as running:
+            running.do("session_made")
+            tally.add("spark-session", time.monotonic() - began)
             running.do("first_row")
             tally.add("spark-first-row", time.monotonic() - began)
 

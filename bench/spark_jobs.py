@@ -55,6 +55,9 @@ class Jobs:
         asked = {"subscribe": topic, "startingOffsets": "earliest", **self._reading, **options}
         return self.spark.readStream.format(self.kind).options(**asked).load()
 
+    def session_made(self) -> None:
+        """It is, before the first job is asked for."""
+
     def first_row(self) -> None:
         assert self._read().head() is not None
 
