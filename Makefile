@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 JARS := tests/apache/jars/.complete
 SPARK := .venv-spark
-# The tests of a file stay together, because they share a broker.
-TOGETHER ?= -n auto --maxprocesses 4 --dist loadfile
+# The tests of a file stay together, because they share a broker. They wait for processes more than they compute: on few cores
+# one file more than there are cores is played at a time.
+FILES := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
+TOGETHER ?= -n $(FILES) --dist loadfile
 
 .PHONY: run test test-slow test-spark search simulate mutants lint bench rounds fuzz format status matrix spark two-phase jars clean
 

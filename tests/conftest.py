@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,11 @@ from harness import Node, running_logs, stop_all
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("OTTLA_EXAMPLES", "steady"))
+
+# Clients that a test has left running say for ever that their broker is gone. Other tests of the process look at what our own
+# code has logged.
+for library in ("kafka", "aiokafka"):
+    logging.getLogger(library).setLevel(logging.CRITICAL)
 
 StartNode = Callable[..., Node]
 RunTool = Callable[..., str]

@@ -52,9 +52,8 @@ class Crowd(GroupsBench):
         ]
 
     def _change(self, *records: Message) -> None:
-        old = self.image
-        self.image, delta = old.replay(records, old.offset + len(records), 1)
-        self._carry_out_all(self.coordinator.follow(old, self.image, delta, self.moment))
+        self.image, delta = self.image.replay(records, self.image.offset + len(records), 1)
+        self._carry_out_all(self.coordinator.follow(self.image, delta, self.moment))
 
     def group(self, group_id: str = GROUP) -> ConsumerGroup:
         group = self.groups.by_id[group_id]

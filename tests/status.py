@@ -52,6 +52,9 @@ REASONS = [
     ("IO-13, RET-10", TIERED),
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
     ("GRP-21..23", "Rates and sizes: `make bench` measures how soon 200 members settle, and what 2,000 groups cost."),
+    ("KRF-13", "A size: `make bench` makes 10,000 partitions with three copies, and says what they cost."),
+    ("STR-04", "A query grows with the executors of Spark, not with members of a group."),
+    ("STR-06", "Spark brings rows with the same key together by itself, however the topics are partitioned."),
     ("TRAP-76", "There are no share groups yet."),
 ]
 

@@ -20,6 +20,7 @@ from ottla.client.producer import Producer
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 
+KEPT = {"retention.ms": "-1"}  # however old their records are
 NUMBERS = itertools.count()
 
 
@@ -45,7 +46,7 @@ def test_records_come_back_as_they_went(broker, codec):
     """REC-03, REC-05: keys, headers, tombstones, timestamps, 1 B to 1 MB, in every codec."""
 
     async def act(cluster: Cluster, topic: str) -> None:
-        await Admin(cluster).create_topic(topic, partitions=1)
+        await Admin(cluster).create_topic(topic, partitions=1, configs=KEPT)
         rng = random.Random(7)
         values: list[bytes | None] = [b"", b"x", None, rng.randbytes(1000), bytes(100_000), rng.randbytes(900_000)]
         async with Producer(cluster, codec=codec) as producer:
@@ -245,7 +246,7 @@ def test_where_reading_starts_and_ends(broker):
     """Offsets, timestamps and both ends; an end that lies inside a batch."""
 
     async def act(cluster: Cluster, topic: str) -> None:
-        await Admin(cluster).create_topic(topic, partitions=1)
+        await Admin(cluster).create_topic(topic, partitions=1, configs=KEPT)
         async with Producer(cluster) as producer:
             for i in range(10):
                 await producer.post(topic, b"%d" % i, timestamp=1_700_000_000_000 + 1000 * i)

@@ -55,7 +55,7 @@ ADMIN: dict[str, list[dict[str, Any]]] = {
     "elect_leaders": [
         *(elected((topic, [0, 1, 9, -1])) for topic in SOME_NAMES),
         *(elected((PLAIN_TOPIC, [0, 0]), kind=kind) for kind in (0, 1, 2, -1)),
-        *(elected((PLAIN_TOPIC, [0]), timeout=timeout) for timeout in (0, -1, 1)),
+        *(elected((PLAIN_TOPIC, [0]), timeout=timeout) for timeout in (0, -1, 60_000)),
         *({"topic_partitions": None, "election_type": kind, "timeout": 5000} for kind in (0, 1, 5)),
         *({"topic_partitions": [], "election_type": kind, "timeout": 0} for kind in (0, 5)),
         {"topic_partitions": None, "timeout": 0},

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-EPOCH_MS = 1_700_000_000_000
+EPOCH_MS = int(time.time() - 3600) * 1000  # so young that no broker's retention looks at it
 LARGEST = 1_000_000
 
 Headers = tuple[tuple[str, bytes | None], ...]

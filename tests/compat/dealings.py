@@ -35,7 +35,7 @@ from ottla.wire.records import Record, build
 from ottla.wire.schema import Message, Struct
 
 SECONDS = 20.0
-THEN_MS = 1_700_000_000_000
+THEN_MS = int(time.time() - 3600) * 1000  # so young that retention looks at it in neither
 TRANSACTION = 1
 MASKED = (
     *("throttle_time_ms", "error_message", "transaction_start_time_ms", "last_timestamp", "log_append_time_ms"),

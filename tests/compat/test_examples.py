@@ -106,12 +106,28 @@ def test_transactional_producer_in_java(java: str, broker: str, admin: AdminClie
     assert committed(broker, "order-enricher", "orders") == [COUNT // 2] * PARTITIONS
 
 
+def run_batch_loop(broker: str, count: int, end: int, attempts: int = 3) -> None:
+    """Read so many, up to that end in all.
+
+    On a busy machine kafka-python 3.0.12 now and then waits for ever for a thread of its own, which sleeps (on Apache Kafka in
+    9 of 170 starts). It is killed then, and the next one must go on where the last transaction ended, as after a crash.
+    """
+    try:
+        run([sys.executable, str(EXAMPLES / "exactly_once" / "batch_loop.py"), broker, str(count)])
+    except subprocess.TimeoutExpired:
+        if attempts == 1:
+            raise
+        done = sum(max(offset, 0) for offset in committed(broker, "batch-processor", "input-topic"))
+        run_batch_loop(broker, end - done, end, attempts - 1)
+
+
+@pytest.mark.timeout(400)
 def test_batch_loop_of_kafka_python(broker: str, admin: AdminClient) -> None:
     """API-04, API-06, TXN-05: it is started twice, and goes on where it stopped."""
     create(admin, "input-topic", "output-topic")
     for first in (0, COUNT):
         write(broker, "input-topic", [f"line {number}" for number in range(first, first + COUNT)])
-        run([sys.executable, str(EXAMPLES / "exactly_once" / "batch_loop.py"), broker, str(COUNT)])
+        run_batch_loop(broker, COUNT, first + COUNT)
     assert read(broker, "output-topic") == sorted(f"LINE {number}" for number in range(2 * COUNT))
     assert committed(broker, "batch-processor", "input-topic") == [COUNT] * PARTITIONS
 

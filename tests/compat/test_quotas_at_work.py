@@ -137,7 +137,7 @@ class TestConfigCommand:
 
 class TestPasswords:
     def test_confluent(self, admin: AdminClient) -> None:
-        """SEC-02."""
+        """They are kept and described; nobody can log in with them yet."""
         strong = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 10_000)
         set_it = UserScramCredentialUpsertion("carol", strong, b"secret")
         admin.alter_user_scram_credentials([set_it])["carol"].result(10)

@@ -15,6 +15,7 @@ from fuzz.attack import Outcome, attack
 from harness import Node, resident_bytes
 
 GROWTH_MAX = 64 << 20
+LINES_SHOWN = 100
 
 
 def main() -> int:
@@ -32,11 +33,14 @@ def main() -> int:
             before = resident_bytes(node.pid)
             outcome = asyncio.run(attack("127.0.0.1", node.port, chosen.seed, chosen.requests, show))
             after = resident_bytes(node.pid)
-            complaints = [line for line in node.log_text().splitlines() if "Traceback" in line]
+            said = node.log_text()
         finally:
             node.stop()
     show(outcome)
-    print(f"memory: {before >> 20} MiB before, {after >> 20} MiB after; tracebacks in the log: {len(complaints)}")
+    complaints = said.count("Traceback")
+    print(f"memory: {before >> 20} MiB before, {after >> 20} MiB after; tracebacks in the log: {complaints}")
+    if complaints:
+        print("the end of the log:", *said.splitlines()[-LINES_SHOWN:], sep="\n")
     return 0 if outcome.worst_s < 1 and after - before < GROWTH_MAX and not complaints else 1
 
 

@@ -67,10 +67,14 @@ def test_the_figures_about_room_and_files_are_true() -> None:
         ("Codecs", ("lz4 | low latency", "zstd | storage", "snappy | general", "gzip | cold data")),
         ("How bytes move", ("sendfile", "two copies", "the network is", "write-behind", "read-ahead", "TLS")),
         ("Transactions", ("idempotent producer and transactions came with Kafka 0.11 in 2017", "exactly-once")),
+        (
+            "Why it is built like this",
+            ("append-only", "quorum", "in a group", "object stores", "KIP-500", "3.3", "4.0"),
+        ),
         ("How many partitions", ("twice the number of consumers", "headroom", "memory", "descriptor")),
     ],
 )
 def test_what_the_page_must_tell(section: str, words: tuple[str, ...]) -> None:
-    """LOG-16, LOG-22, REC-09, IO-05, IO-06, IO-11, OPS-06, TXN-12: advice that is part of the checklist."""
+    """LOG-16, LOG-22, REC-09, IO-05, IO-06, IO-11, KRF-19, KRF-21, OPS-06, TXN-12: advice that is part of the checklist."""
     for word in words:
         assert word.lower() in SECTIONS[section].replace("\n", " ").lower(), word

@@ -166,7 +166,7 @@ def test_a_command_line_that_cannot_be(arguments: list[str], word: str) -> None:
 
 
 def test_settings_that_nobody_knows_or_that_are_gone(node: StartNode, tmp_path: Path) -> None:
-    """FTM-01: a server.properties of an older Kafka starts; what is not obeyed is named, and what replaced it."""
+    """FTM-01, REP-19: a server.properties of an older Kafka starts; what is not obeyed is named, and what replaced it."""
     file, port = tmp_path / "server.properties", free_port()
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"

@@ -265,7 +265,17 @@ class Play:
                 start, records = await read_all(cluster, where, self)
                 self.history.books[where].close(start, records, ["reader"])
             if self.has_admin:
+                await self.everybody_knows()
                 await Maker(self).compare(cluster)
+
+    async def everybody_knows(self) -> None:
+        """Any broker may be asked, and one whose disk still works off what it was given while it was slow is behind (seed 82).
+        It must not stay so."""
+        await self.until(lambda: len(set(self.topics_known())) == 1, WHOLE_WITHIN_S, "metadata-behind")
+
+    def topics_known(self) -> list[frozenset[bytes]]:
+        nodes = [machine.node for machine in self.cluster.machines.values()]
+        return [frozenset() if node is None else frozenset(node.quorum.image.topics) for node in nodes]
 
 
 # -- where every seed begins

@@ -9,4 +9,7 @@ NAMED: dict[str, tuple[int, int]] = {
     "a follower that lost everything tells a reader that its place is outside of the log": (700089, 5),
     "who stepped back from a full disk in an earlier life never comes back": (800323, 5),
     "a follower that had to cut its log never hears of the watermark": (8100421, 5),
+    "a member whose answer is long on its way is put out before its session is over": (20262059, 5),
+    "a node whose metadata fails while it says goodbye waits for an answer that cannot come": (20262675, 5),
+    "a broker gives up its start because the disk of the controller is full": (8300456, 5),
 }

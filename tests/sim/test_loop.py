@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -196,6 +197,28 @@ def test_an_error_that_nobody_caught_fails_the_run():
     for main in (in_a_task, in_a_callback, in_a_node):
         with pytest.raises(Mishap, match="ValueError"):
             run(1, main)
+
+
+def test_what_was_stepped_by_hand_ends_quietly_after_the_loop() -> None:
+    """Handlers of a node are no tasks: what they clean up when they are collected must not complain of a closed loop."""
+    left = []
+
+    async def main(loop: SimLoop) -> None:
+        async def handler() -> None:
+            waiting = loop.create_task(asyncio.sleep(10))
+            try:
+                await loop.create_future()
+            finally:
+                waiting.cancel()
+                left.append("cleaned up")
+
+        kept.append(handler())
+        kept[0].send(None)
+
+    kept: list[Any] = []
+    run(1, main)
+    kept[0].close()
+    assert left == ["cleaned up"]
 
 
 def test_an_error_that_was_caught_does_not():
