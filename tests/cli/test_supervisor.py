@@ -13,23 +13,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-# A program in the place of a node: says its pid and what it is told. "stubborn" does not stop, "broken" does not start.
+# A program in the place of a node: says its pid and what it is told. "stubborn" does not stop, "broken" does not start. It
+# takes its signals from a queue: a handler is called late if the signal comes just before a sleep (one in five hundred did).
 NODE = """
-import asyncio, os, signal, sys, time
+import asyncio, os, signal, sys
 from ottla.cli.supervisor import supervised
 kind, fd = sys.argv[1], int(sys.argv[-1])
 if kind == "broken":
     sys.exit("the port is taken")
-def stop(*_):
-    print("told to stop", flush=True)
-    if kind != "stubborn":
-        sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 beside = supervised(fd)
 print("pid", os.getpid(), flush=True)
 asyncio.run(beside(None).__aenter__())
-while True:
-    time.sleep(60)
+while signal.sigwait({signal.SIGTERM}):
+    print("told to stop", flush=True)
+    if kind != "stubborn":
+        sys.exit(0)
 """
 
 COMMAND = """

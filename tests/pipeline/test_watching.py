@@ -91,14 +91,14 @@ def test_the_lock_says_who_runs_it(tmp_path):
     assert status.stop(tmp_path, 1) is None
 
 
+# It takes its signal from a queue: a handler may be called only when the wait is over that it was to end.
 HOLDER = """
-import pathlib, signal, sys, threading
+import pathlib, signal, sys
 from ottla.pipeline.files import status
-stop = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stop.set())
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 with status.running(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
-    stop.wait(60)
+    signal.sigwait({signal.SIGTERM})
 """
 
 
@@ -313,7 +313,7 @@ with running.ended_by_signals(stop, asked) if sys.argv[1] == "begun" else runnin
     print("ready", flush=True)
     while True:
         try:
-            time.sleep(60)
+            time.sleep(0.1)  # a handler may be called only when a wait is over that it was to end
         except KeyboardInterrupt:
             pass  # as py4j does
 """
