@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parent.parent
@@ -25,6 +26,7 @@ HOST = "127.0.0.1"
 READY_SECONDS = 30.0
 STOP_SECONDS = 20.0
 PORTS = (11_000, 32_000)  # below what Linux chooses from
+IN_A_ROW = 10
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -41,8 +43,23 @@ def free_port() -> int:
     connects somewhere. Clients that try again and again would sooner or later be given the very port they try, and keep it."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, random.randrange(*PORTS)))
+            probe.bind((HOST, next(OWN_PORTS)))
             return int(probe.getsockname()[1])
+
+
+def own_ports(worker: str, workers: int) -> Iterator[int]:
+    """Those of this process among the ones that test side by side, each in its turn: a port that somebody was given and has
+    not bound yet looks free to everybody else. Next to each, some are left alone for whoever takes several in a row."""
+    size = (PORTS[1] - PORTS[0]) // workers
+    first = PORTS[0] + size * int(worker.removeprefix("gw"))
+    share = [port for offset in range(IN_A_ROW) for port in range(first + offset, first + size, IN_A_ROW)]
+    begin = random.randrange(len(share))
+    return itertools.cycle(share[begin:] + share[:begin])
+
+
+OWN_PORTS = own_ports(
+    os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+)
 
 
 def split(address: str) -> tuple[str, int]:
