@@ -24,6 +24,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
 }
 OFFSETS_TOPIC = "__consumer_offsets"
+# So long a script has until those are given up who shall not have joined; its own steps have to be done by then.
+REBALANCE_MS = 3000
 Script = Callable[[Party], None]
 SCRIPTS: list[Script] = []
 
@@ -262,7 +264,7 @@ def words_of_strangers(party: Party) -> None:
 
 @script
 def a_full_group(party: Party) -> None:
-    brief = {"rebalance_timeout_ms": 1000, "session_timeout_ms": 30_000}
+    brief = {"rebalance_timeout_ms": REBALANCE_MS, "session_timeout_ms": 30_000}
     pair(party, **brief)
     for who in "cde":
         party.join(who, **brief)
@@ -372,10 +374,10 @@ def silence(party: Party) -> None:
 
 @script
 def those_who_do_not_join_in_time(party: Party) -> None:
-    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 1000}
+    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": REBALANCE_MS}
     pair(party, **patient)
     party.join("b", speaks="range:more", **patient)
-    party.hear("b")  # a second later
+    party.hear("b")  # after that time
     party.heartbeat("a")
     party.join("a", **patient)
     party.hear("a")
@@ -383,14 +385,14 @@ def those_who_do_not_join_in_time(party: Party) -> None:
 
 @script
 def those_who_do_not_ask_for_their_part(party: Party) -> None:
-    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 1000}
+    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": REBALANCE_MS}
     pair(party, **patient)
     party.join("a", **patient)
     party.until("PreparingRebalance", 2)
     party.join("b", **patient)
     party.hear("a", "b")
     party.sync("b")
-    party.hear("b")  # a second later: the leader never brought the parts
+    party.hear("b")  # after that time: the leader never brought the parts
     party.heartbeat("a")
     party.join("b", **patient)
     party.hear("b")
@@ -398,7 +400,7 @@ def those_who_do_not_ask_for_their_part(party: Party) -> None:
 
 @script
 def an_absent_static_member(party: Party) -> None:
-    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 1000}
+    patient = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": REBALANCE_MS}
     pair(party, instances={"a": "ia"}, **patient)
     party.join("b", speaks="range:more", **patient)
     party.hear("b")
@@ -461,10 +463,10 @@ def read_topic(address: str, name: str) -> list[tuple[bytes | None, bytes | None
     consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
     everything: list[tuple[bytes | None, bytes | None]] = []
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)
+        _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=60)
         consumer.assign([TopicPartition(name, 0, 0)])
         while end > 0:
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             assert message is not None and message.error() is None, f"{name} cannot be read"
             everything.append((message.key(), message.value()))
             if (message.offset() or 0) >= end - 1:

@@ -365,8 +365,8 @@ def another_timeout(deal: Dealings) -> None:
 
 
 def too_slow(deal: Dealings, version: int) -> None:
-    """A transaction that takes too long is aborted, and its producer is fenced."""
-    deal.init("a", transaction_timeout_ms=200)
+    """A transaction that takes too long is aborted, and its producer is fenced. It has time enough to be written before."""
+    deal.init("a", transaction_timeout_ms=1500)
     deal.add("a", 0)
     deal.produce("a")
     deal.until_state("CompleteAbort")
