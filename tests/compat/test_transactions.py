@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -235,13 +236,15 @@ def test_a_transaction_is_aborted_after_its_timeout(
     topic: Callable[..., Topic], produce: Produce, committed: Read, libraries: dict[str, Library], address: str
 ) -> None:
     """TXN-09: readers do not wait for one that went away, it cannot commit what was aborted, and its id can be used again."""
-    orders = topic()
-    slow = produce(transaction_timeout_ms=1000).init()
+    orders, timeout_s = topic(), 2.0
+    slow = produce(transaction_timeout_ms=int(timeout_s * 1000)).init()
+    began = time.monotonic()
     slow.wrote(orders.name, "a")
     plain = confluent_kafka.Producer({"bootstrap.servers": address})
     plain.produce(orders.name, "b", "k")
     plain.flush()
-    assert committed(orders) == []
+    before = committed(orders)
+    assert before == [] or time.monotonic() - began > timeout_s  # on a busy machine its time may be up by now
     until(lambda: values_of(libraries["confluent"], address, orders, "read_committed") == ["b"], "the abort")
     with pytest.raises(Refused):
         slow.commit()
@@ -279,6 +282,7 @@ def test_a_member_of_an_earlier_generation_cannot_commit(
     late.commit()
     until(lambda: offset_of(address, group, orders) == 6, "the offset of a member of the new generation")
     after.close()
+    late.close()
 
 
 def test_who_takes_over_a_partition_waits_for_its_offsets(
@@ -300,6 +304,7 @@ def test_who_takes_over_a_partition_waits_for_its_offsets(
     until(lambda: first.extend(filter(None, [successor.poll(0.1)])) or first, "a record")
     assert (first[0].error(), first[0].value()) == (None, b"7")
     successor.close()
+    slow.close()
 
 
 def test_libraries_fence_each_other(address: str, topic: Callable[..., Topic], libraries: dict[str, Library]) -> None:
@@ -312,9 +317,11 @@ def test_libraries_fence_each_other(address: str, topic: Callable[..., Topic], l
             with pytest.raises(Refused) as refused:
                 previous.commit()
             assert refused.value.why in FENCED
+            previous.close()
         previous = producer
     assert previous is not None
     previous.commit()
+    previous.close()
     assert values_of(libraries["confluent"], address, orders, "read_committed") == [name]
 
 
@@ -335,5 +342,7 @@ def test_the_generation_changes_while_a_transaction_is_open(
             producer.commit()
             producer.wrote(orders.name, f"{at} aborted").abort()
             producer.wrote(orders.name, f"{at} after {generation}").commit()
+    for producer in producers:
+        producer.close()
     found = values_of(library, address, orders, "read_committed")
     assert sorted(found) == ["0 after 1", "0 after 2", "0 on 1", "0 on 2", "1 after 1", "1 on 1"]
