@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
+from compat.peers import Peer, asking
 from compat.transacting import Library, Transactor, committed_offsets, every_library, finalize, until
 from harness import Node, Server, free_port, stop_all
 from ottla.server.coordinators import partition_of
@@ -30,7 +31,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "offsets.topic.num.partitions": "2",
 }
-SECONDS = 20.0
+SECONDS = 60.0
 # Topics, each of one transaction whose id is the same, and who writes it: of generation 1, and of 2.
 PREPARED = {"marked-1": "confluent", "marked-2": "java-4.3", "unmarked-1": "confluent", "unmarked-2": "java-4.3"}
 LARGE = "x" * 600_000
@@ -139,6 +140,12 @@ class Story:
     def wait_for(self, topic: str, *values: str) -> None:
         until(lambda: self.read(topic) == list(values), f"{values} in {topic}")
 
+    def wait_for_end(self, transactional_id: str) -> None:
+        """What was committed can be read a moment before it is written that all of it was."""
+        request = asking(65, 0, transactional_ids=[transactional_id])
+        peer = Peer(self.address)
+        until(lambda: peer.ask(request).transaction_states[0].transaction_state == "CompleteCommit", "the end")
+
     def begin(self, library: str, value: str) -> None:
         """An open transaction with an id, a record and a group of that name."""
         producer = self.producer(library, value)
@@ -170,6 +177,7 @@ def written_by_apache(story: Story) -> dict[str, Transactor]:
     for topic, producer in prepared.items():
         producer.wrote(topic, "prepared").commit()
         story.wait_for(topic, "prepared")
+        story.wait_for_end(topic)
     return prepared
 
 
