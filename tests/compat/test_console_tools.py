@@ -174,7 +174,7 @@ ALL = " ".join(
         f"--topic texts --from-beginning --max-messages 5 {SHOWN}key=true --formatter-property key.separator=| "
         "--formatter-property line.separator=# --formatter-property null.literal=NIL",
         "--topic texts --partition 0 --offset 3 --max-messages 4",
-        "--topic texts --partition 0 --offset earliest --timeout-ms 300 --isolation-level read_committed",
+        "--topic texts --partition 0 --offset earliest --timeout-ms 3000 --isolation-level read_committed",
         f"--topic stamped --partition 0 --from-beginning --max-messages 1 {SHOWN}offset=true",
         "--topic texts --partition 0 --offset 4 --max-messages 3 --formatter org.apache.kafka.tools.consumer."
         "NoOpMessageFormatter",
@@ -219,7 +219,7 @@ def test_a_group_takes_turns_with_apaches_tool(both: Both) -> None:
 def test_internal_topics_as_json(both: Both, kind: str) -> None:
     """The group of the test before is in there, and both tools find the same words for it."""
     formatter = f"--formatter org.apache.kafka.tools.consumer.{kind}"
-    words = f"--topic __consumer_offsets --partition 0 --from-beginning --timeout-ms 500 {formatter}"
+    words = f"--topic __consumer_offsets --partition 0 --from-beginning --timeout-ms 3000 {formatter}"
     said = both.same(CONSUMER, *words.split(), sorts=False)
     assert '"turns"' in said.out[0]
 
@@ -279,7 +279,7 @@ def test_consumer_performance(both: Both) -> None:
     said = both.same(perf, *words, normal=without_numbers, sorts=False)
     assert said.out[-1].startswith("N, N, N")
     both.same(perf, "--topic", "many", "--messages", "10", "--hide-header", normal=without_numbers)
-    both.same(perf, *words[:2], "--num-records", "999999", "--timeout", "700", normal=without_numbers)
+    both.same(perf, *words[:2], "--num-records", "999999", "--timeout", "3000", normal=without_numbers)
     both.same(perf, *words, connects=False, normal=without_numbers)
     both.same(perf, "--topic", "many", normal=without_numbers)
     both.same(perf, "--num-records", "4", normal=without_numbers)
