@@ -25,7 +25,7 @@ from compat.corpus import Record, Seen, read_line, write_lines
 from harness import die_with_parent
 
 JAVA_SOURCE = Path(__file__).resolve().parent / "java" / "Clients.java"
-SECONDS = 30.0
+SECONDS = 60.0
 REQUEST_BYTES_MAX = 2_000_000
 
 

@@ -34,7 +34,7 @@ from ottla.wire.messages.transactions import (
 from ottla.wire.records import Record, build
 from ottla.wire.schema import Message, Struct
 
-SECONDS = 20.0
+SECONDS = 60.0
 THEN_MS = int(time.time() - 3600) * 1000  # so young that retention looks at it in neither
 TRANSACTION = 1
 MASKED = (

@@ -30,7 +30,7 @@ from ottla.wire.messages.groups import (
 from ottla.wire.messages.subscriptions import ConsumerProtocolSubscription, packed
 from ottla.wire.schema import Message, Struct
 
-SECONDS = 20.0
+SECONDS = 60.0
 NEWEST = {JoinGroupRequest: 9, SyncGroupRequest: 5, HeartbeatRequest: 4, LeaveGroupRequest: 5}
 ID = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
 NAMES = {row.code: row.name for row in Error}

@@ -96,7 +96,9 @@ OF_ONE_NODE = {
     "controller.quorum.bootstrap.servers",
 }
 
-SETTLING_S = 3.0
+SETTLING_S = 30.0
+# So long a broker may think before it is said to be silent.
+PATIENCE_S = 30.0
 PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC = "odd-plain", "odd-compacted", "__consumer_offsets"
 TRANSACTION = 1
 # Stand-ins for topic ids; each side puts in its own.
@@ -207,8 +209,7 @@ class Peer:
 
     def _exchange(self, frame: bytes) -> bytes:
         if self.connection is None:
-            self.connection = socket.create_connection(split(self.address), 5)
-            self.connection.settimeout(5)
+            self.connection = socket.create_connection(split(self.address), PATIENCE_S)
         self.connection.sendall(struct.pack(">i", len(frame)) + frame)
         return self._exactly(struct.unpack(">i", self._exactly(4))[0])
 
@@ -353,7 +354,7 @@ def prepare(peer: Peer) -> None:
     led = asking(
         2, 6, replica_id=-1, topics=[{"name": OFFSETS_TOPIC, "partitions": [{**latest, "partition_index": 0}]}]
     )
-    until(lambda: _has_only(peer.ask(led).topics[0], "partitions", "none"))
+    until(lambda: _are_led(peer.ask(led)))
     for name, index in ((PLAIN_TOPIC, 0), (PLAIN_TOPIC, 1), (COMPACTED_TOPIC, 0)):
         data = [{"name": name, "partition_data": [{"index": index, "records": make_batch()}]}]
         produce = asking(0, 9, acks=-1, topic_data=data)
@@ -365,6 +366,10 @@ def prepare(peer: Peer) -> None:
     ids = asking(22, 0)
     until(lambda: bool(peer.ask(ids).error_code.name == "none"))
     peer.learn_topics()
+
+
+def _are_led(answer: Any) -> bool:
+    return not isinstance(answer, str) and _has_only(answer.topics[0], "partitions", "none")
 
 
 def _await_transactions(peer: Peer) -> None:
@@ -386,7 +391,7 @@ def _has_only(answer: Any, field: str, *errors: str) -> bool:
     return not isinstance(answer, str) and all(each.error_code.name in errors for each in getattr(answer, field))
 
 
-def until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(done: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "the node does not get there"

@@ -36,11 +36,11 @@ def code_of(call: Callable[[], object]) -> int:
 
 
 def partitions_of(admin: AdminClient, name: str) -> int:
-    topics = admin.list_topics(timeout=10).topics
+    topics = admin.list_topics(timeout=60).topics
     return len(topics[name].partitions) if name in topics else 0
 
 
-def settles(probe: Callable[[], object], expected: object, seconds: float = 5.0) -> None:
+def settles(probe: Callable[[], object], expected: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while (found := probe()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -49,13 +49,13 @@ def settles(probe: Callable[[], object], expected: object, seconds: float = 5.0)
 
 def config_of(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
     which = ConfigResource(ResourceType.TOPIC, name)
-    return dict(admin.describe_configs([which])[which].result(10))
+    return dict(admin.describe_configs([which])[which].result(60))
 
 
 def change(admin: AdminClient, name: str, key: str, operation: AlterConfigOpType, value: str | None) -> None:
     entry = ConfigEntry(key, value, incremental_operation=operation)
     which = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    admin.incremental_alter_configs([which])[which].result(10)
+    admin.incremental_alter_configs([which])[which].result(60)
 
 
 class TestConfluent:
@@ -63,13 +63,13 @@ class TestConfluent:
         """PRT-17: create, grow, refuse to shrink, delete; the same name can be made again."""
         name = topic("life", partitions=2)
         assert partitions_of(admin, name) == 2
-        admin.create_partitions([NewPartitions(name, 5)])[name].result(10)
+        admin.create_partitions([NewPartitions(name, 5)])[name].result(60)
         settles(lambda: partitions_of(admin, name), 5)
-        shrink = lambda: admin.create_partitions([NewPartitions(name, 3)])[name].result(10)  # noqa: E731
+        shrink = lambda: admin.create_partitions([NewPartitions(name, 3)])[name].result(60)  # noqa: E731
         assert code_of(shrink) == confluent_kafka.KafkaError.INVALID_PARTITIONS
-        admin.delete_topics([name])[name].result(10)
+        admin.delete_topics([name])[name].result(60)
         settles(lambda: partitions_of(admin, name), 0)
-        admin.create_topics([NewTopic(name, 1)])[name].result(10)
+        admin.create_topics([NewTopic(name, 1)])[name].result(60)
         settles(lambda: partitions_of(admin, name), 1)
 
     @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ class TestConfluent:
         ],
     )
     def test_what_cannot_be_created(self, admin: AdminClient, wanted: NewTopic, code: int) -> None:
-        assert code_of(lambda: admin.create_topics([wanted])[wanted.topic].result(10)) == code
+        assert code_of(lambda: admin.create_topics([wanted])[wanted.topic].result(60)) == code
         assert partitions_of(admin, wanted.topic) == 0
 
     def test_twice_the_same_name(self, admin: AdminClient, topic: Topic) -> None:
         name = topic("twice")
-        again = lambda: admin.create_topics([NewTopic(name, 1)])[name].result(10)  # noqa: E731
+        again = lambda: admin.create_topics([NewTopic(name, 1)])[name].result(60)  # noqa: E731
         assert code_of(again) == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
 
     def test_validate_only_makes_nothing(self, admin: AdminClient) -> None:
-        admin.create_topics([NewTopic("only-thought", 3)], validate_only=True)["only-thought"].result(10)
+        admin.create_topics([NewTopic("only-thought", 3)], validate_only=True)["only-thought"].result(60)
         assert partitions_of(admin, "only-thought") == 0
 
     def test_settings_of_a_topic(self, admin: AdminClient, topic: Topic) -> None:
@@ -119,13 +119,13 @@ class TestConfluent:
     def test_the_old_way_replaces_all_settings(self, admin: AdminClient, topic: Topic) -> None:
         name = topic("old-way", segment_bytes="2000000")
         which = ConfigResource(ResourceType.TOPIC, name, set_config={"retention.ms": "7000000"})
-        admin.alter_configs([which])[which].result(10)
+        admin.alter_configs([which])[which].result(60)
         settles(lambda: config_of(admin, name)["retention.ms"].value, "7000000")
         assert config_of(admin, name)["segment.bytes"].value == str(1 << 30)
 
     def test_settings_of_the_broker(self, admin: AdminClient) -> None:
         which = ConfigResource(ResourceType.BROKER, "1")
-        found = admin.describe_configs([which])[which].result(10)
+        found = admin.describe_configs([which])[which].result(60)
         assert found["num.partitions"].value == "1"
         assert "log.retention.hours" in found
 
@@ -143,31 +143,31 @@ class TestConfluent:
             OffsetSpec.for_timestamp(EPOCH_MS + 99_001): -1,
             LARGEST_TIMESTAMP: 99,
         }
-        found = {spec: admin.list_offsets({which: spec})[which].result(10).offset for spec in asked}
+        found = {spec: admin.list_offsets({which: spec})[which].result(60).offset for spec in asked}
         assert found == asked
 
     def test_deleted_records_are_gone(self, admin: AdminClient, confluent: Confluent, topic: Topic) -> None:
         """RET-04: DeleteRecords moves the start; below it is out of range; beyond the end is refused."""
         name = topic("cut")
         confluent.produce(name, 0, SPACED, "none")
-        answer = admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(10)
+        answer = admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(60)
         assert answer.low_watermark == 40
         seen = confluent.consume(name, 0, 0, 60, **{"auto.offset.reset": "earliest"})
         assert [s.offset for s in seen] == list(range(40, 100))
-        beyond = lambda: admin.delete_records([TopicPartition(name, 0, 500)])[TopicPartition(name, 0)].result(10)  # noqa: E731
+        beyond = lambda: admin.delete_records([TopicPartition(name, 0, 500)])[TopicPartition(name, 0)].result(60)  # noqa: E731
         assert code_of(beyond) == confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE
-        answer = admin.delete_records([TopicPartition(name, 0, -1)])[TopicPartition(name, 0)].result(10)
+        answer = admin.delete_records([TopicPartition(name, 0, -1)])[TopicPartition(name, 0)].result(60)
         assert answer.low_watermark == 100
 
     def test_the_cluster(self, admin: AdminClient) -> None:
-        found = admin.describe_cluster().result(10)
+        found = admin.describe_cluster().result(60)
         assert [node.id for node in found.nodes] == [1]
         assert found.controller.id == 1
         assert found.cluster_id
 
     def test_a_topic_described(self, admin: AdminClient, topic: Topic) -> None:
         name = topic("described", partitions=3)
-        found = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(10)
+        found = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(60)
         assert [p.id for p in found.partitions] == [0, 1, 2]
         assert all(p.leader.id == 1 and len(p.isr) == 1 for p in found.partitions)
         assert found.topic_id is not None

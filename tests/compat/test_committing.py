@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata  # type: ignore[import-untyped]
 from harness import Node, stop_all
 
 RECORDS = 10
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ class Story:
         wanted = [NewTopic(f"story-{codec}", PARTITIONS, config=SETTINGS) for codec in CODECS]
         admin = AdminClient({"bootstrap.servers": server.address})
         for made in admin.create_topics(wanted).values():
-            made.result(20)
+            made.result(60)
         self.written = {topic.topic: [] for topic in wanted}
         self.limit(Peer(server.address))
 
@@ -89,9 +89,9 @@ class Story:
         admin = AdminClient({"bootstrap.servers": server.address})
         for name in self.written:
             which = ConfigResource(ResourceType.TOPIC, name)
-            found = admin.describe_configs([which])[which].result(20)
+            found = admin.describe_configs([which])[which].result(60)
             assert {key: found[key].value for key in SETTINGS} == SETTINGS
-            assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == PARTITIONS
+            assert len(admin.list_topics(name, timeout=60).topics[name].partitions) == PARTITIONS
         self.check_limits(Peer(server.address))
 
 
@@ -202,6 +202,6 @@ def test_metadata_survives_apaches_own_tool(data: Path, servers: list[Server]) -
     properties = kafka.Apache(data)
     properties.write_properties()
     command = kafka.java("kafka.tools.StorageTool", "info", "-c", str(properties.properties))
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     assert "Found problem" not in said
     assert "Found log directory" in said

@@ -16,7 +16,7 @@ from harness import Node, stop_all
 
 pytestmark = pytest.mark.apache
 
-TOPIC, SECONDS = "work", 20.0
+TOPIC, SECONDS = "work", 60.0
 
 
 def eventually(probe: Callable[[], object]) -> object:
@@ -32,7 +32,9 @@ def eventually(probe: Callable[[], object]) -> object:
 
 
 def transactional(address: str, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": address, "transactional.id": name, "log_level": 0})
+    # The open one has to be open still when another broker has taken over.
+    settings = {"transactional.id": name, "transaction.timeout.ms": 900_000}
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, **settings})
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     return producer

@@ -140,14 +140,14 @@ class TestPasswords:
         """They are kept and described; nobody can log in with them yet."""
         strong = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 10_000)
         set_it = UserScramCredentialUpsertion("carol", strong, b"secret")
-        admin.alter_user_scram_credentials([set_it])["carol"].result(10)
-        told = admin.describe_user_scram_credentials(["carol"])["carol"].result(10)
+        admin.alter_user_scram_credentials([set_it])["carol"].result(60)
+        told = admin.describe_user_scram_credentials(["carol"])["carol"].result(60)
         (held,) = told.scram_credential_infos
         assert (held.mechanism, held.iterations) == (ScramMechanism.SCRAM_SHA_512, 10_000)
         gone = UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_512)
-        admin.alter_user_scram_credentials([gone])["carol"].result(10)
+        admin.alter_user_scram_credentials([gone])["carol"].result(60)
         with pytest.raises(confluent_kafka.KafkaException) as refused:
-            admin.describe_user_scram_credentials(["carol"])["carol"].result(10)
+            admin.describe_user_scram_credentials(["carol"])["carol"].result(60)
         assert refused.value.args[0].code() == 91  # RESOURCE_NOT_FOUND
 
     def test_kafka_python(self, node: Node) -> None:
@@ -173,7 +173,7 @@ def throttles(into: list[float]) -> dict[str, object]:
 
 def test_a_producer_and_a_consumer_feel_their_quotas(node: Node, admin: AdminClient) -> None:
     """faults 5: as fast as the quota allows and not much faster; the client is told; nothing is lost."""
-    admin.create_topics([NewTopic("limited", 1)])["limited"].result(10)
+    admin.create_topics([NewTopic("limited", 1)])["limited"].result(60)
     set_limit(node, "limited-producer", "producer_byte_rate", RATE)
     set_limit(node, "limited-consumer", "consumer_byte_rate", RATE)
     least_s = RECORDS * SIZE / RATE - 2  # what the first two windows allow came at once

@@ -24,7 +24,7 @@ from apache import kafka as apache_kafka
 from compat.clients import Java, JavaError
 from compat.peers import Peer, asking
 
-SECONDS = 30.0
+SECONDS = 60.0
 # How long a broker keeps a reader waiting for more, when it has read everything.
 FETCH_MS = 20
 JAVA_SOURCE = Path(__file__).resolve().parent / "java" / "Transactions.java"

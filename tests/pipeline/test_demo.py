@@ -54,7 +54,7 @@ def test_the_shop_is_counted_and_closes_in_good_order(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         wait_for(process, said, "first result in page-counts", "first result in decisions")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, said.read_text()
+        assert process.wait(150) == 0, said.read_text()
     text = said.read_text()
     assert "stopping: each query finishes its micro-batch" in text, text
     assert "the next run goes on from here" in text, text

@@ -23,7 +23,7 @@ psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip i
 from ottla.pipeline.committing import MicroBatch, Refused  # noqa: E402
 from ottla.pipeline.files import postgres  # noqa: E402
 
-SECONDS = 30
+SECONDS = 60
 
 
 def program(name: str) -> str | None:

@@ -337,7 +337,7 @@ def elsewhere(served: Served, topic: str = "t") -> str:
 
 
 async def arrived(served: Served) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while moves := list(served.node.replicas.moves.under_way.values()):
             await asyncio.wait([moves[0].task])
     await served.node.controller.propose(lambda image: Decision([], None))  # what was told before is committed
@@ -393,7 +393,7 @@ async def test_what_is_under_way_is_shown_and_can_be_called_off(tmp_path: Path) 
         assert await ask(client, target) == [0]
         assert await ask(client, target) == [0], "it goes there already"
         moves = served.node.replicas.moves
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not moves.under_way["t", 0].copy.log.end_offset:
                 await asyncio.sleep(0.01)
         lag = moves.under_way["t", 0].copy.lag
@@ -432,7 +432,7 @@ async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
             await client.produce("t", batch(b"%d" % number + bytes(1000)))
         target = elsewhere(served)
         assert await ask(client, target) == [0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not served.node.replicas.moves.under_way["t", 0].has_begun:
                 await asyncio.sleep(0.01)
     async with serving(tmp_path, two(tmp_path)) as served:
@@ -477,7 +477,7 @@ async def test_a_log_that_loses_its_beginning_faster_than_it_is_copied(tmp_path:
         partition = served.partition("t")
         move = asyncio.ensure_future(ask(client, elsewhere(served)))
         moves = served.node.replicas.moves
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not moves.under_way or not moves.under_way["t", 0].has_begun:
                 await asyncio.sleep(0)
         served.node.replicas.delete_records("t", 0, 6)
