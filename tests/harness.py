@@ -23,8 +23,8 @@ from pathlib import Path
 
 TREE = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-READY_SECONDS = 30.0
-STOP_SECONDS = 20.0
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
 PORTS = (11_000, 32_000)  # below what Linux chooses from
 IN_A_ROW = 10
 PR_SET_PDEATHSIG = 1
