@@ -298,12 +298,20 @@ class Cluster:
         return led_by if led_by in {member.node_id for member in self.running} else 0
 
     def wait_in_sync(self, topic: str, nodes: Iterable[int] | None = None, seconds: float = SECONDS) -> None:
+        """Until every running broker knows it: whoever is asked next says the same. One that has not heard of the topic yet
+        knows no partitions of it."""
         wanted = set(self.members if nodes is None else nodes)
-        eventually(
-            lambda: all({int(n) for n in part.isr_nodes} == wanted for part in self.partitions(topic)),
-            f"{topic} is in sync on {sorted(wanted)}",
-            seconds,
-        )
+
+        def is_known(of: int) -> bool:
+            found = self.partitions(topic, of)
+            return bool(found) and all({int(n) for n in part.isr_nodes} == wanted for part in found)
+
+        for member in [member for member in self.running if member.is_broker]:
+            eventually(
+                lambda of=member.node_id: is_known(of),
+                f"node {member.node_id} knows that {topic} is in sync on {sorted(wanted)}",
+                seconds,
+            )
 
     def brokers(self, of: int | None = None) -> set[int]:
         """Those that are there and not fenced. A process that has ended by itself is an error."""
@@ -318,7 +326,10 @@ class Cluster:
             )
 
     def quorum_state(self, of: int | None = None) -> Any:
-        """leader_id, leader_epoch, high_watermark, current_voters, observers; None while nobody leads."""
+        """leader_id, leader_epoch, high_watermark, current_voters, observers, as soon as somebody leads."""
+        return eventually(lambda: self._quorum_state(of), "somebody leads the metadata")
+
+    def _quorum_state(self, of: int | None) -> Any:
         part = DescribeQuorumRequest.Topic.Partition()
         asked = DescribeQuorumRequest.Topic(topic_name="__cluster_metadata", partitions=[part])
         request = DescribeQuorumRequest(topics=[asked])
@@ -332,7 +343,7 @@ class Cluster:
         running = {member.node_id for member in self.running}
 
         def leader() -> int:
-            state = self.quorum_state()
+            state = self._quorum_state(None)
             return int(state.leader_id) if state is not None and int(state.leader_id) in running else 0
 
         return int(eventually(leader, "somebody leads the metadata"))

@@ -118,8 +118,9 @@ def reading(three: Cluster, jvm: Callable[[], Jvm], request: pytest.FixtureReque
         begun.append(Reading(three, request.node.originalname.removeprefix("test_").replace("_", "-"), jvm))
         for kind in kinds:
             begun[-1].join(*kind)
-        begun[-1].write(5)
+        # What is read while members still come may be read again by those who come: nothing is written before.
         begun[-1].settle()
+        begun[-1].write(5)
         return begun[-1]
 
     yield begin

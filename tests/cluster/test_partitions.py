@@ -58,7 +58,7 @@ def test_an_active_controller_that_is_not_heard(parted: tuple[Cluster, Network])
 
     def is_replaced() -> bool:
         state = nodes.quorum_state(others[0])
-        return state is not None and int(state.leader_epoch) > epoch and int(state.leader_id) in others
+        return int(state.leader_epoch) > epoch and int(state.leader_id) in others
 
     eventually(is_replaced, "another leads the metadata")
     network.heal()

@@ -124,7 +124,7 @@ def test_endpoints_and_a_broker_that_is_gone_for_good(operator: Operator) -> Non
     assert _states(operator) == {n: "fenced" if n == gone else "unfenced" for n in (1, 2, 3)}
     assert "no longer registered" in operator.run("kafka-cluster", "unregister", "--id", gone)
     assert "BrokerIdNotRegistered" in operator.run("kafka-cluster", "unregister", "--id", gone, code=1)
-    assert set(_states(operator)) == {1, 2, 3} - {gone}
+    eventually(lambda: set(_states(operator)) == {1, 2, 3} - {gone}, "every broker that may be asked has forgotten it")
     nodes.members[gone].start()
     nodes.wait_brokers({1, 2, 3})
 
@@ -184,7 +184,7 @@ def test_leaders_are_chosen_by_hand(operator: Operator) -> None:
     operator.run("kafka-topics", *words, "--replica-assignment", f"{first}:{a}:{b}")
     nodes.members[first].kill()
     nodes.wait_in_sync("chosen", {a, b})
-    assert nodes.leader("chosen") == a
+    eventually(lambda: nodes.leader("chosen") == a, "the next replica leads")
     nodes.members[first].start()
     nodes.wait_in_sync("chosen")
     said = operator.run("kafka-leader-election", *_election("preferred", "chosen", 0))
@@ -230,7 +230,8 @@ def test_reassignment_with_a_throttle(operator: Operator) -> None:
     said = operator.reassign("--verify", plan)
     assert "Reassignment of partition moved-0 is completed." in said
     assert "Clearing topic-level throttles on topic moved" in said
-    assert "throttled" not in operator.run("kafka-topics", "--describe", "--topic", "moved")
+    described = ("kafka-topics", "--describe", "--topic", "moved")
+    eventually(lambda: "throttled" not in operator.run(*described), "every broker that may be asked knows that")
 
 
 def test_a_reassignment_is_cancelled(operator: Operator) -> None:
@@ -241,7 +242,8 @@ def test_a_reassignment_is_cancelled(operator: Operator) -> None:
     assert "Successfully cancelled partition reassignment for: stayed-0" in operator.reassign("--cancel", plan)
     assert "No partition reassignments found." in operator.run("kafka-reassign-partitions", "--list", way=WAYS[1])
     # In the order of the plan, as with Apache Kafka: it does not remember the one before.
-    assert [list(part.replica_nodes) for part in operator.nodes.partitions("stayed")] == [[2, 1]]
+    stayed = [[2, 1]]
+    eventually(lambda: [list(p.replica_nodes) for p in operator.nodes.partitions("stayed")] == stayed, "it stayed")
     assert "None of the specified partition reassignments are active." in operator.reassign("--cancel", plan)
 
 
@@ -260,9 +262,13 @@ def _fill(operator: Operator, topic: str, *replicas: int) -> None:
 def test_log_directories_and_versions(operator: Operator) -> None:
     """CLI-15: every broker is asked, or those that are named."""
     operator.nodes.create("placed", 2)
-    shown = operator.run("kafka-log-dirs", "--describe", "--topic-list", "placed", "--broker-list", "2,3")
-    brokers = json.loads(shown.splitlines()[-1])["brokers"]
-    found = {broker["broker"]: {part["partition"] for part in broker["logDirs"][0]["partitions"]} for broker in brokers}
-    assert found == {2: {"placed-0", "placed-1"}, 3: {"placed-0", "placed-1"}}
+
+    def placed() -> dict[int, set[str]]:
+        shown = operator.run("kafka-log-dirs", "--describe", "--topic-list", "placed", "--broker-list", "2,3")
+        brokers = json.loads(shown.splitlines()[-1])["brokers"]
+        return {each["broker"]: {part["partition"] for part in each["logDirs"][0]["partitions"]} for each in brokers}
+
+    both = {"placed-0", "placed-1"}
+    eventually(lambda: placed() == {2: both, 3: both}, "both brokers have made their logs")
     shown = operator.run("kafka-broker-api-versions")
     assert sorted(re.findall(r"\(id: (\d) rack: null isFenced: false\)", shown)) == ["1", "2", "3"]

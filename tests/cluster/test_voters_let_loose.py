@@ -65,7 +65,7 @@ def test_fixed_voters_are_let_loose(kinds: Mapping[int, type[Member]], tools: Ap
             writer.wait_for(50)
             assert level(tools, nodes) == "0"
             eventually(lambda: upgrade(tools, nodes), "the voters are let loose")
-            assert level(tools, nodes) == "1"
+            eventually(lambda: level(tools, nodes) == "1", "every broker that may be asked knows that")
             named = eventually(lambda: directories(tools, nodes), "the voters are named")
             assert len(named) == 3
             assert upgrade(tools, nodes), "twice is once"

@@ -31,6 +31,7 @@ def test_six_partitions_on_three_brokers_and_one_is_killed(three: Cluster, tools
     bootstrap = three.members[1].address
     words = ["--create", "--topic", "exercise", "--partitions", "6", "--replication-factor", "3"]
     assert tools.run("kafka-topics", "--bootstrap-server", bootstrap, *words).code == 0
+    three.wait_in_sync("exercise")
     rows = described(tools, three, "exercise")
     assert sorted(leader for _, leader, _, _ in rows) == [1, 1, 2, 2, 3, 3]
     assert all(replicas == isr == {1, 2, 3} for _, _, replicas, isr in rows)

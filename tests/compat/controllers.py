@@ -64,7 +64,7 @@ class Side:
     def learn(self) -> None:
         """Who leads the quorum, and the ids of topics t1, t2, ...: all that the first broker shows from now on is not older
         than what the controller had decided. Without that two clusters may show the same because both are late."""
-        state = eventually(self.cluster.quorum_state, "somebody leads the metadata")
+        state = self.cluster.quorum_state()
         self.leader, self.epoch = int(state.leader_id), int(state.leader_epoch)
         self.order = [self.leader, *(n for n in self.controllers if n != self.leader)]
         first = next(iter(self.brokers.values()))
