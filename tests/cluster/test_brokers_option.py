@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -75,7 +77,7 @@ Start = Callable[[], Command]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts the command, each time on the same data."""
-    port, made = free_port(), list[Command]()
+    port, made = free_ports(6), list[Command]()
 
     def run() -> Command:
         made.append(Command(tmp_path / "data", port))
@@ -86,6 +88,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
         command.process.kill()
         command.process.wait()
         print("".join(command.said))
+
+
+def free_ports(count: int) -> int:
+    """The first of so many in a row that nobody has: the nodes take those that follow the one that is named."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.socket()).bind((HOST, port))
+            return first
 
 
 def lives(pid: int) -> bool:
