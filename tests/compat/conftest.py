@@ -78,7 +78,8 @@ def java(usable: Callable[[str], Client]) -> Java:
 
 @pytest.fixture(scope="session")
 def admin(broker: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker})
+    """It cannot be closed, and may outlive its broker for a moment: it is not to say so then."""
+    return AdminClient({"bootstrap.servers": broker, "log_level": 0})
 
 
 @pytest.fixture(scope="session")

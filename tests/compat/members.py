@@ -144,7 +144,7 @@ class Troop:
     """The members of one group, whichever clients they are."""
 
     def __init__(self, jvm: Callable[[], Jvm], address: str, group: str, topic: str, **settings: Any) -> None:
-        self._jvm, self._topic = jvm, topic
+        self._jvm, self._topic, self.group = jvm, topic, group
         self._settings = {"bootstrap.servers": address, "group.id": group, **settings}
         self._count = 0
         self.members: list[Member] = []
