@@ -13,6 +13,7 @@ from ottla.metadata import controller
 from ottla.metadata.controller import Decision, MorePartitions, NewTopic, Registration, Rules
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import DIRECTORY_UNASSIGNED, TOPIC, Endpoint, Image, Topic
+from ottla.metadata.leaders import UNCLEAN, elect_leaders
 from ottla.metadata.records import ClearElrRecord, FeatureLevelRecord
 from ottla.wire.errors import Error, KafkaError
 
@@ -39,6 +40,19 @@ def cluster(brokers: Iterable[int] = (1,), *, elr: bool = True) -> Image:
 
 def registration(broker: int, **more: object) -> Registration:
     return Registration(broker, bytes([broker]) * 16, [ENDPOINT], [DIRECTORY[:-1] + bytes([broker])])._replace(**more)  # type: ignore[arg-type]
+
+
+def back(image: Image, broker: int, **more: object) -> Image:
+    """The broker died without a farewell; its next process registers and is let in."""
+    who = registration(broker, incarnation=bytes([broker]) * 15 + b"x", **more)
+    image = apply(image, controller.register_broker(image, who, RULES))
+    return apply(image, controller.unfence(image, broker, RULES))
+
+
+def led_by_three() -> Image:
+    """A partition that all three have, and the third leads."""
+    image, _ = created(cluster([1, 2, 3]), NewTopic("a", assignments=[(0, [3, 1, 2])]))
+    return image
 
 
 def created(image: Image, *wanted: NewTopic, rules: Rules = RULES) -> tuple[Image, dict[str, Topic | KafkaError]]:
@@ -264,6 +278,31 @@ class TestBrokers:
         partition = next(image.topics.values()).partitions[0]
         assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 2, (1,))
         assert partition.recovering is elr and partition.last_known_elr == ()
+
+    def test_a_last_known_leader_that_lost_its_disk_does_not_lead(self) -> None:
+        """The disk of the leader is gone, and before anybody notices the others die without a farewell: each is put out of the
+        in-sync set when it comes back. Nobody can say then who has everything, and that the leader has nothing is certain:
+        somebody must ask for a leader. (Apache Kafka 4.3 writes the same records.)"""
+        image = apply(led_by_three(), controller.fence(led_by_three(), 2, RULES))
+        image = back(back(image, 2), 1)
+        partition = next(image.topics.values()).partitions[0]
+        assert (partition.leader, partition.isr, partition.elr) == (3, (3,), ())
+        image = apply(image, controller.fence(image, 3, RULES))
+        image = back(image, 3, directories=[b"another one's id"])
+        partition = next(image.topics.values()).partitions[0]
+        assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (-1, (), (), (3,))
+        image = apply(image, elect_leaders(image, None, UNCLEAN, RULES))
+        partition = next(image.topics.values()).partitions[0]
+        assert (partition.leader, partition.isr, partition.recovering) == (1, (1,), True)
+
+    @pytest.mark.parametrize("order", [(1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2)])
+    def test_once_a_lost_disk_is_noticed_everybody_may_die(self, order: tuple[int, ...]) -> None:
+        """Somebody else leads by then, and so the last one known has everything, in whatever order they come back."""
+        image = apply(led_by_three(), controller.fence(led_by_three(), 3, RULES))
+        for broker in order:
+            image = back(image, broker, **({"directories": [b"another one's id"]} if broker == 3 else {}))
+        partition = next(image.topics.values()).partitions[0]
+        assert partition.leader in (1, 2) and partition.isr == (partition.leader,)
 
     def test_leadership_moves_to_who_is_in_sync(self) -> None:
         image, _ = created(cluster([1, 2, 3]), NewTopic("a", assignments=[(0, [1, 2, 3])]))

@@ -7,6 +7,12 @@ lost its power or its disk is *weak* until all replicas are in sync again, and a
 another is killed: if all replicas die without a farewell, nobody can tell which of them has lost something. A disk is
 wiped only in a cluster that is whole, because with fixed voters a voter that forgets its vote is nothing that the others
 can know.
+
+A wiped disk takes synced records too. As long as the controllers have not noticed that its process is gone, it leads and
+is in sync in the metadata. If all others die without a farewell meanwhile, each of them is put out of the in-sync set when
+it comes back, and the one that has nothing any more is left in it, as the last known leader that everybody waits for (seed
+8300752; the controller of Apache Kafka 4.3 decides the same). So until it is noticed no process of another is killed,
+synced or not; from then on the last one known is somebody who has everything.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.metadata.image import Image
 from ottla.sim.disk import UNLIMITED, Loss
 
 if TYPE_CHECKING:
@@ -92,6 +99,8 @@ class Nemesis:
         self.names = list(play.cluster.machines)
         self.faults = play.story.faults
         self.weak: dict[str, int] = {}  # and which of its processes was, or will be, the last one to know everything
+        # Whose disk was wiped, and the end of the metadata at that time, until the controllers have noticed.
+        self.unnoticed: tuple[str, int] | None = None
 
     def kinds(self) -> dict[str, int]:
         """All of them, and how often each comes in comparison."""
@@ -171,10 +180,13 @@ class Nemesis:
         return None
 
     def some_leader(self, rng: random.Random) -> str | None:
-        images = [m.node.quorum.image for m in self.cluster.machines.values() if m.is_ready and m.node is not None]
-        topics = [topic for image in images for topic in image.topics.values() if topic.name == "safe"]
+        topics = [topic for image in self.pictures() for topic in image.topics.values() if topic.name == "safe"]
         leaders = sorted({p.leader for topic in topics for p in topic.partitions.values() if p.leader > 0})
         return self.names[rng.choice(leaders) - 1] if leaders else None
+
+    def pictures(self) -> list[Image]:
+        """The cluster, as each that serves sees it."""
+        return [m.node.quorum.image for m in self.cluster.machines.values() if m.is_ready and m.node is not None]
 
     def others(self, name: str) -> list[str]:
         return [other for other in self.names if other != name]
@@ -201,7 +213,18 @@ class Nemesis:
 
     def may_end(self, name: str) -> bool:
         """Whether a process may end now without a farewell."""
-        return self.play.is_synced or name in self.weak or not self.is_anybody_weak()
+        return name in self.weak or not (self.is_loss_unnoticed() if self.play.is_synced else self.is_anybody_weak())
+
+    def is_loss_unnoticed(self) -> bool:
+        """Whether the controllers still count on a disk that was wiped: its last process is not fenced, and no other one has
+        registered. The epoch of a broker is the place of its registration in the metadata."""
+        if self.unnoticed is not None:
+            name, offset = self.unnoticed
+            number = self.names.index(name) + 1
+            brokers = [image.broker(number) for image in self.pictures() if image.offset > offset]
+            if any(broker is not None and (broker.fenced or broker.epoch > offset) for broker in brokers):
+                self.unnoticed = None
+        return self.unnoticed is not None
 
     def loss(self, rng: random.Random, name: str) -> Loss | None:
         if rng.random() < 0.5 or not self.may_lose(name):
@@ -273,6 +296,7 @@ class Nemesis:
         if self.is_anybody_weak() or self.watch.not_whole() is not None:
             return
         self.weaken(name)
+        self.unnoticed = name, max(image.offset for image in self.pictures())
         self.count("wiped disk")
         self.keeper.held.add(name)
         self.cluster.kill(name)

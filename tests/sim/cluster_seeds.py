@@ -12,4 +12,5 @@ NAMED: dict[str, tuple[int, int]] = {
     "a member whose answer is long on its way is put out before its session is over": (20262059, 5),
     "a node whose metadata fails while it says goodbye waits for an answer that cannot come": (20262675, 5),
     "a broker gives up its start because the disk of the controller is full": (8300456, 5),
+    "all others are killed before anybody notices whose disk was wiped, and wait for that one": (8300752, 5),
 }

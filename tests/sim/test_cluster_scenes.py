@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster, TopicPartition
 from ottla.client.producer import Producer
@@ -43,6 +45,16 @@ class Scene:
         )
 
 
+async def producing(it: Scene, count: int) -> None:
+    """A topic of one partition, and so many records in it."""
+    cluster = it.client()
+    await Admin(cluster).create_topic("t", partitions=1, replication_factor=3)
+    producer = Producer(cluster)
+    for number in range(count):
+        await producer.send("t", value=b"%d" % number)
+    cluster.close()
+
+
 def test_failure_while_starting_ends_the_node() -> None:
     """Two that could elect a leader, and the disk of one fails as soon as it promises something. It must not wait any longer
     for the cluster: whoever supervises it would take it for one that is about to serve."""
@@ -67,7 +79,7 @@ def test_wiped_voter_gets_everything_back_and_votes_under_its_new_directory() ->
     async def scene(loop: SimLoop) -> None:
         it = Scene(loop, is_dynamic=True)
         await it.start()
-        await it.cluster.client("client", producing(it))
+        await it.cluster.client("client", producing(it, 5))
         before = voters(it, "n1")
         it.cluster.kill("n3")
         it.cluster.wipe("n3")
@@ -79,15 +91,39 @@ def test_wiped_voter_gets_everything_back_and_votes_under_its_new_directory() ->
         assert node is not None and node.replicas.find("t", 0).log.end_offset == 5
         assert it.watch.found == []
 
-    async def producing(it: Scene) -> None:
-        cluster = it.client()
-        await Admin(cluster).create_topic("t", partitions=1, replication_factor=3)
-        producer = Producer(cluster)
-        for number in range(5):
-            await producer.send("t", value=b"%d" % number)
-        cluster.close()
-
     run(2, scene)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_once_a_wiped_disk_is_noticed_all_others_may_be_killed(seed: int) -> None:
+    """The leader loses its disk; as soon as the others have noticed they die, and it is not heard until they
+    are back. What they have kept is all there is, and it must be enough: that is where the nemesis may go on."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", producing(it, 5))
+        await it.until_whole()
+        wiped = NAMES[leader_of(it) - 1]
+        others = [name for name in NAMES if name != wiped]
+        it.cluster.kill(wiped)
+        it.cluster.wipe(wiped)
+        async with asyncio.timeout(10):
+            while leader_of(it) == NAMES.index(wiped) + 1:
+                await asyncio.sleep(0.002)
+        for name in others:
+            it.cluster.kill(name)
+        it.loop.network.part([wiped], others)
+        for name in NAMES:
+            it.cluster.boot(name)
+        await asyncio.sleep(4)
+        it.loop.network.heal_all()
+        await it.until_whole()
+        node = it.cluster.machines[wiped].node
+        assert node is not None and node.replicas.find("t", 0).log.end_offset == 5
+        assert it.watch.found == []
+
+    run(seed, scene)
 
 
 def voters(it: Scene, name: str) -> dict[int, bytes]:
