@@ -237,6 +237,84 @@ def test_listeners_that_cannot_work_are_refused(changes: dict[str, str], words: 
     assert words in refused.value.message
 
 
+NAMED = "inter.broker.listener.name"
+PROTOCOL = "security.inter.broker.protocol"
+TWO = {
+    "listeners": "IN://:1,OUT://:2,CONTROLLER://:3",
+    "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT,OTHER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({PROTOCOL: "SSL"}, (PROTOCOL, "(PLAINTEXT)", "speaks SSL")),
+        ({PROTOCOL: "SASL_PLAINTEXT"}, (PROTOCOL, "speaks SASL_PLAINTEXT")),
+        ({PROTOCOL: "SASL_SSL"}, (PROTOCOL, "speaks SASL_SSL")),
+        ({NAMED: "INTERNAL"}, (NAMED, "INTERNAL", "listener.security.protocol.map")),
+        ({NAMED: ""}, (NAMED, "listener.security.protocol.map")),
+        ({NAMED: "SSL"}, (NAMED, "SSL is not one of", "(PLAINTEXT)")),
+        ({NAMED: "CONTROLLER"}, (NAMED, "CONTROLLER is not one of")),
+        (TWO | {NAMED: "OTHER"}, (NAMED, "OTHER is not one of", "(IN, OUT)")),
+        (TWO | {NAMED: "OUT", "advertised.listeners": "IN://a:1"}, (NAMED, "OUT is not one of", "(IN)")),
+        ({NAMED: "PLAINTEXT", PROTOCOL: "PLAINTEXT"}, ("only one of", NAMED, PROTOCOL)),
+        (ONLY_CONTROLLER | {NAMED: "INTERNAL"}, (NAMED, "listener.security.protocol.map")),
+    ],
+)
+def test_brokers_do_not_talk_over_another_listener_than_the_one_that_was_meant(
+    changes: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """Apache Kafka 4.3.1 refuses each of these."""
+    with pytest.raises(KafkaError) as refused:
+        BrokerConfig(single_node_defaults() | changes)
+    assert refused.value.error is Error.INVALID_CONFIG
+    assert "\n" not in refused.value.message
+    for word in words:
+        assert word in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "listener"),
+    [
+        ({}, "PLAINTEXT"),
+        ({NAMED: "plaintext"}, "PLAINTEXT"),
+        ({PROTOCOL: "PLAINTEXT"}, "PLAINTEXT"),
+        (TWO, "IN"),  # Kafka refuses this one, as nothing is called PLAINTEXT
+        (TWO | {NAMED: "OUT"}, "OUT"),
+        (TWO | {"advertised.listeners": "OUT://a:1"}, "OUT"),
+        (ONLY_CONTROLLER | {PROTOCOL: "SSL"}, "SSL"),  # it is no broker: nothing is sent
+    ],
+)
+def test_the_listener_of_brokers(changes: dict[str, str], listener: str) -> None:
+    assert BrokerConfig(single_node_defaults() | changes).inter_broker_listener == listener
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize(
+    ("changes", "protected"),
+    [
+        ({"listeners": "{}://:1"}, "{}"),
+        ({"listeners": "SAFE://:1"}, "SAFE"),
+        ({"listeners": "PLAINTEXT://:1,CONTROLLER://:2"}, "CONTROLLER"),
+        ({"listeners": "PLAINTEXT://:1,{}://:2", PROTOCOL: "{}"}, "{}"),
+        (ONLY_CONTROLLER, "CONTROLLER"),
+        (ONLY_BROKER | {"controller.quorum.voters": "2@x:1"}, "CONTROLLER"),
+    ],
+)
+def test_what_should_be_protected_is_never_spoken_in_plain_text(
+    changes: dict[str, str], protected: str, protocol: str
+) -> None:
+    """TLS and SASL are not served. Who is only a broker would send it to controllers that listen so."""
+    told = {name: value.format(protocol) for name, value in changes.items()}
+    name = protected.format(protocol)
+    told["listener.security.protocol.map"] = (
+        f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SAFE:{protocol},{name}:{protocol}"
+    )
+    with pytest.raises(KafkaError) as refused:
+        BrokerConfig(single_node_defaults() | told)
+    assert f"{name} speaks {protocol}" in refused.value.message
+
+
 def test_listeners_may_share_a_port_over_v4_and_v6() -> None:
     it = config(
         listeners="PLAINTEXT://127.0.0.1:9092,SIX://[::1]:9092",

@@ -109,6 +109,7 @@ class BrokerConfig:
         for endpoint, name in product(self.endpoints, OBEYED_BY_LISTENERS):
             self.of_listener(endpoint.name, name)  # raises, if it cannot be
         _check_not_left_open(self)
+        _check_inter_broker_listener(self)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -153,13 +154,16 @@ class BrokerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener that brokers use among themselves: as it is said, or the first with the right protocol."""
+        """The name of the listener that brokers use among themselves: as it is said, or one with the protocol that is said.
+
+        Kafka takes only a listener that is named like its protocol. Any other one of the same protocol is as safe, and of one
+        protocol there is usually one listener."""
         named: str | None = self["inter.broker.listener.name"]
-        if named:
+        if named is not None:
             return named.upper()
-        endpoints, protocol = self.broker_endpoints, self["security.inter.broker.protocol"]
-        names = [endpoint.name for endpoint in endpoints if endpoint.protocol == protocol]
-        return protocol if protocol in names else (names or [endpoint.name for endpoint in endpoints] or [protocol])[0]
+        protocol: str = self["security.inter.broker.protocol"]
+        names = [endpoint.name for endpoint in self.advertised if endpoint.protocol == protocol]
+        return names[0] if names and protocol not in names else protocol
 
     def _advertised(self) -> tuple[Endpoint, ...]:
         """What clients are told, by listener; the listeners themselves where nothing is advertised."""
@@ -287,7 +291,31 @@ def _check_not_left_open(config: BrokerConfig) -> None:
             raise refused(
                 f"listeners: {endpoint.name} speaks {endpoint.protocol}; only PLAINTEXT is served by this release"
             )
+    for name in config[
+        "controller.listener.names"
+    ]:  # who is only a broker does not listen there, but connects to others
+        protocol = config.protocols.get(name.upper(), "PLAINTEXT")
+        if protocol != "PLAINTEXT":
+            raise refused(f"controller.listener.names: {name} speaks {protocol}; this release can only speak PLAINTEXT")
     if config["authorizer.class.name"]:
         raise refused(
             "authorizer.class.name: this release does not check who may do what, so it refuses to start with one"
         )
+
+
+def _check_inter_broker_listener(config: BrokerConfig) -> None:
+    """What brokers tell one another must go where it was meant to go, or nowhere. The rules are Kafka's."""
+    named, picked = config["inter.broker.listener.name"], config.inter_broker_listener
+    if named is not None and "security.inter.broker.protocol" in config.static:
+        raise refused("only one of inter.broker.listener.name and security.inter.broker.protocol should be set")
+    if named is not None and picked not in config.protocols:
+        raise refused(f"inter.broker.listener.name: {named} is not found in listener.security.protocol.map")
+    names = [endpoint.name for endpoint in config.advertised]
+    if "broker" not in config["process.roles"] or picked in names:
+        return
+    if named is None:
+        protocol = config["security.inter.broker.protocol"]
+        raise refused(
+            f"security.inter.broker.protocol: none of the advertised listeners ({', '.join(names)}) speaks {protocol}"
+        )
+    raise refused(f"inter.broker.listener.name: {named} is not one of the advertised listeners ({', '.join(names)})")
