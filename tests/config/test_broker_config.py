@@ -237,6 +237,19 @@ def test_listeners_that_cannot_work_are_refused(changes: dict[str, str], words: 
     assert words in refused.value.message
 
 
+def test_a_listener_has_what_the_broker_has_unless_it_has_its_own() -> None:
+    """Keys and the like; a limit of the broker, which all its listeners share, is not a limit of each of them."""
+    own = {"listener.name.in.ssl.keystore.location": "/in", "listener.name.in.max.connections": "2"}
+    it = BrokerConfig(single_node_defaults() | {"ssl.keystore.location": "/all", "max.connections": "9"} | own)
+    assert [it.of_listener(name, "ssl.keystore.location") for name in ("IN", "OUT")] == ["/in", "/all"]
+    assert it.of_listener("OUT", "ssl.client.auth") == it["ssl.client.auth"] == "none"
+    assert [it.of_listener(name, "max.connections") for name in ("IN", "OUT")] == [2, 2147483647]
+    it.set_dynamic({}, {"listener.name.out.ssl.keystore.location": "/new"})
+    assert [it.of_listener(name, "ssl.keystore.location") for name in ("IN", "OUT")] == ["/in", "/new"]
+    it.set_dynamic({}, {})
+    assert it.of_listener("OUT", "ssl.keystore.location") == "/all"
+
+
 NAMED = "inter.broker.listener.name"
 PROTOCOL = "security.inter.broker.protocol"
 TWO = {

@@ -52,7 +52,9 @@ ONLY_HERE = (
     "listeners=PLAINTEXT://:9092 lets in others"
 )
 
-OBEYED_BY_LISTENERS = ("max.connections", "max.connection.creation.rate")
+# What the broker grants to all its listeners together. One listener may have a limit of its own beside that, and has none
+# unless it is set: the broker's is not its share.
+GRANTED_TO_ALL_LISTENERS = ("max.connections", "max.connection.creation.rate")
 OBEYED_BY_LOGS = ("producer.id.expiration.ms",)
 
 Changed = Callable[[frozenset[str]], None]
@@ -106,7 +108,7 @@ class BrokerConfig:
         check_ports("listeners", self.endpoints)
         self.advertised = self._advertised()
         check_advertised(self.advertised, self.endpoints)
-        for endpoint, name in product(self.endpoints, OBEYED_BY_LISTENERS):
+        for endpoint, name in product(self.endpoints, GRANTED_TO_ALL_LISTENERS):
             self.of_listener(endpoint.name, name)  # raises, if it cannot be
         _check_not_left_open(self)
         _check_inter_broker_listener(self)
@@ -115,9 +117,11 @@ class BrokerConfig:
         return self._values[name]
 
     def of_listener(self, listener: str, name: str) -> Any:
-        """What was set for this listener alone (listener.name.NAME.setting); otherwise the default of the setting."""
+        """What was set for this listener alone (listener.name.NAME.setting), otherwise what counts for the broker."""
         text = self._values.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
-        return self._defaults[name] if text is None else NODE_SETTINGS[name].parse(str(text))
+        if text is not None:
+            return NODE_SETTINGS[name].parse(str(text))
+        return self._defaults[name] if name in GRANTED_TO_ALL_LISTENERS else self._values[name]
 
     # What follows from several settings
 
