@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import re
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from apache import kafka
 from desk import on_loop
 from ottla.server.dispatch import HANDLERS, ON_BOTH, ON_CONTROLLER, ONLY_ON_CONTROLLER
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
@@ -36,11 +39,38 @@ async def to_controller(served: Served) -> Client:
     return Client(*await asyncio.open_connection(endpoint.host, endpoint.port))
 
 
-def test_listeners_serve_what_they_should() -> None:
-    """Metadata is copied by Fetch; the rest is as Kafka's message files have it."""
-    assert HANDLERS.keys() & ONLY_ON_CONTROLLER == set()
-    assert HANDLERS.keys() & ON_CONTROLLER.keys() - {FetchRequest.key} == ON_BOTH
-    assert ON_CONTROLLER.keys() - ON_BOTH - {FetchRequest.key} <= ONLY_ON_CONTROLLER
+def test_the_tables_have_what_apaches_controller_lists() -> None:
+    assert ON_BOTH | ONLY_ON_CONTROLLER | {FetchRequest.key} == APACHES.keys()
+    assert not ON_BOTH & ONLY_ON_CONTROLLER
+
+
+def listeners_of_apache() -> dict[int, list[str]]:
+    """By key: the listeners that each request's message file in Apache Kafka's jar names."""
+    (jar,) = kafka.JARS.glob("kafka-clients-*.jar")
+    listeners = {}
+    with zipfile.ZipFile(jar) as files:
+        for name in files.namelist():
+            if re.fullmatch(r"common/message/\w+Request\.json", name):
+                text = re.sub(r"(?m)(^|\s)//.*$", "", files.read(name).decode())  # comments, which JSON does not have
+                request = json.loads(text)
+                listeners[request["apiKey"]] = request.get("listeners", [])
+    return listeners
+
+
+@pytest.mark.apache
+def test_listeners_serve_what_apaches_message_files_say() -> None:
+    """Also where nothing is served yet: who writes the handler need not think of the listener."""
+    if reason := kafka.why_missing():
+        pytest.skip(reason)
+    apaches = listeners_of_apache()
+    assert len(apaches) > 80 and FetchRequest.key in apaches
+    tables = {"broker": HANDLERS, "controller": ON_CONTROLLER}
+    served = {key: {kind for kind, table in tables.items() if key in table} for key in HANDLERS | ON_CONTROLLER}
+    assert served == {key: set(apaches[key]) for key in served}
+    on_controller = {key for key, kinds in apaches.items() if "controller" in kinds}
+    both = {key for key in on_controller if "broker" in apaches[key]}
+    assert both - {FetchRequest.key} == ON_BOTH
+    assert on_controller - both == ONLY_ON_CONTROLLER
 
 
 @on_loop

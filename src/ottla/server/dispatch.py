@@ -38,8 +38,11 @@ PLAIN_BYTES_MAX = 4 * 1024 * 1024
 MAY_BE_LARGE = frozenset({0, 58})
 
 # Where each API is served, as Kafka's message files have it: what is in neither set belongs to brokers alone. Fetch is on
-# both kinds of listeners too, but means the metadata log on the one: `serves` is told so.
-ON_BOTH = frozenset({18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60, 64, 80, 81})
+# both kinds of listeners too, but means the metadata log on the one: `serves` is told so. What nobody serves yet is there as
+# well, so that a login or an access rule is not forgotten on the controller once there is a handler.
+ON_BOTH = frozenset(
+    {17, 18, 19, 20, *range(29, 34), *range(36, 42), *range(43, 47), 49, 50, 51, 55, 57, 60, 64, 80, 81}
+)
 ONLY_ON_CONTROLLER = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82})
 
 C = TypeVar("C", bound=Call)
