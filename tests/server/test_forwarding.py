@@ -7,6 +7,7 @@ first.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +23,9 @@ from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC, Image
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.server import creation
+from ottla.server.context import Context
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, PLAIN_BYTES_MAX
-from ottla.server.forwarding import FORWARD_S, address_bytes, enclosed, patience_s, principal_bytes, principal_of
+from ottla.server.forwarding import FORWARD_S, Call, address_bytes, enclosed, patience_s, principal_bytes, principal_of
 from ottla.server.handlers.envelope import FORWARDABLE
 from ottla.server.node import Node
 from ottla.server.quorum import Quorum
@@ -38,6 +40,7 @@ from ottla.wire.messages.placement import ElectLeadersRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.settings import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
+from ottla.wire.schema import Message
 from served import Client, Served, frame, serving, until
 
 SEVENTH = 7
@@ -225,6 +228,38 @@ async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
         asked = await other.connect()
         codes = [(await asked.call(creating(f"t{n}"), 7)).topics[0].error_code for n in range(3)]
         assert Error.THROTTLING_QUOTA_EXCEEDED.code in codes
+
+
+@on_loop
+async def test_the_controller_hears_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if only a part of the request is passed on, and if the node itself has become the controller meanwhile: whoever
+    lost the principal would let everybody do what the node may do."""
+    heard: list[str] = []
+
+    def listen(call: Call, request: Message, ctx: Context) -> object:
+        heard.append(ctx.principal)
+        return call(request, ctx)
+
+    for key in (CreateTopicsRequest.key, IncrementalAlterConfigsRequest.key):
+        monkeypatch.setattr(ON_CONTROLLER[key], "call", functools.partial(listen, ON_CONTROLLER[key].call))
+    async with pair(tmp_path) as (leader, other, quorum):
+        client = await other.connect()
+        await client.call(ApiVersionsRequest(), 0)
+        (connection,) = other.node.listeners[0].connections
+        connection.principal = "User:alice"
+        assert (await client.call(creating("t"), 7)).topics[0].error_code == 0
+        assert leader.partition("t").log.end_offset == 0
+        assert heard == ["User:alice"]
+        wanted = IncrementalAlterConfigsRequest(resources=[altering(TOPIC, "t", retention_ms="1000")])
+        # The node's own handler hears it first, as it has to look what concerns itself.
+        assert (await client.call(wanted, 1)).responses[0].error_code == 0
+        assert heard == ["User:alice"] * 3
+        quorum.leader_id = NOBODY
+        asked = asyncio.ensure_future(client.call(creating("u"), 7))
+        await until(lambda: connection.exchanges)
+        quorum.leader_id = other.node.config.node_id
+        assert (await asked).topics[0].error_code == 0
+        assert heard == ["User:alice"] * 4
 
 
 @on_loop
