@@ -23,9 +23,18 @@ from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import BROKER, BROKER_LOGGER, TOPIC, Image
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.server import creation
-from ottla.server.context import Context
+from ottla.server.context import ITSELF, Context
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, PLAIN_BYTES_MAX
-from ottla.server.forwarding import FORWARD_S, Call, address_bytes, enclosed, patience_s, principal_bytes, principal_of
+from ottla.server.forwarding import (
+    FORWARD_S,
+    Call,
+    address_bytes,
+    enclosed,
+    host_of,
+    patience_s,
+    principal_bytes,
+    principal_of,
+)
 from ottla.server.handlers.envelope import FORWARDABLE
 from ottla.server.node import Node
 from ottla.server.quorum import Quorum
@@ -234,10 +243,11 @@ async def test_who_asked_is_who_pays(tmp_path: Path) -> None:
 async def test_the_controller_hears_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if only a part of the request is passed on, and if the node itself has become the controller meanwhile: whoever
     lost the principal would let everybody do what the node may do."""
-    heard: list[str] = []
+    heard: list[tuple[str, str]] = []
+    alice = ("User:alice", "10.0.0.7")
 
     def listen(call: Call, request: Message, ctx: Context) -> object:
-        heard.append(ctx.principal)
+        heard.append((ctx.principal, ctx.client_host))
         return call(request, ctx)
 
     for key in (CreateTopicsRequest.key, IncrementalAlterConfigsRequest.key):
@@ -246,20 +256,22 @@ async def test_the_controller_hears_who_asked(tmp_path: Path, monkeypatch: pytes
         client = await other.connect()
         await client.call(ApiVersionsRequest(), 0)
         (connection,) = other.node.listeners[0].connections
-        connection.principal = "User:alice"
+        connection.principal, connection.peer_host = alice
         assert (await client.call(creating("t"), 7)).topics[0].error_code == 0
         assert leader.partition("t").log.end_offset == 0
-        assert heard == ["User:alice"]
+        assert heard == [alice]
         wanted = IncrementalAlterConfigsRequest(resources=[altering(TOPIC, "t", retention_ms="1000")])
         # The node's own handler hears it first, as it has to look what concerns itself.
         assert (await client.call(wanted, 1)).responses[0].error_code == 0
-        assert heard == ["User:alice"] * 3
+        assert heard == [alice] * 3
         quorum.leader_id = NOBODY
         asked = asyncio.ensure_future(client.call(creating("u"), 7))
         await until(lambda: connection.exchanges)
         quorum.leader_id = other.node.config.node_id
         assert (await asked).topics[0].error_code == 0
-        assert heard == ["User:alice"] * 4
+        assert heard == [alice] * 4
+        await other.node.channel.ask(creating("v"), 20.0)
+        assert heard[4:] == [(ITSELF, "")]
 
 
 @on_loop
@@ -448,3 +460,5 @@ def test_principals_and_addresses_as_kafka_writes_them() -> None:
         principal_of(None)
     assert (address_bytes("10.1.2.3"), address_bytes("::1")) == (bytes([10, 1, 2, 3]), bytes(15) + b"\1")
     assert address_bytes("fe80::1%eth0")[:2] == b"\xfe\x80" and address_bytes("a-name") == bytes(4)
+    for host in ("10.1.2.3", "fe80::1"):
+        assert host_of(address_bytes(host)) == host

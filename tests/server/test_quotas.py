@@ -357,6 +357,18 @@ async def test_topics_that_come_by_being_asked_for_count_too(tmp_path: Path) -> 
 
 
 @on_loop
+async def test_what_the_node_asks_of_itself_is_no_users(tmp_path: Path) -> None:
+    """A client that made it ask was charged already."""
+    async with serving(tmp_path) as served:
+        await limit(served, ("user", None), controller_mutation_rate=0.1)
+        for name in ("a", "b"):
+            answer = await served.node.channel.ask(new_topic(name, 20), 20.0)
+            assert (answer.topics[0].error_code, answer.throttle_time_ms) == (0, 0)
+        answer = await (await served.connect()).call(new_topic("c", 1), 7)
+        assert answer.topics[0].error_code == 0, "nothing of what the client may do was used up"
+
+
+@on_loop
 async def test_older_versions_are_done_and_wait_afterwards(tmp_path: Path) -> None:
     """KIP-599, permissive."""
     async with serving(tmp_path) as served:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.connection import Lost
 from ottla.raft.quorum import NOBODY
+from ottla.server.context import ITSELF
 from ottla.server.dispatch import ON_CONTROLLER
 from ottla.server.failures import Codes, error_codes
 from ottla.server.forwarding import Inside
@@ -75,7 +76,7 @@ class ControllerChannel:
     async def _here(self, request: Message) -> Any:
         """What the handler of this very node answers."""
         handler = ON_CONTROLLER[type(request).key]
-        ctx = Inside(self._node, None, handler.newest(self._node.config), "User:ANONYMOUS")
+        ctx = Inside(self._node, None, handler.newest(self._node.config), ITSELF, "")
         return await handler.answer(request, ctx)
 
     async def _answer(self, asking: Coroutine[Any, Any, Any], line: Line | None, deadline: float) -> Any:

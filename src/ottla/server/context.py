@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from ottla.server.node import Node
 
 
+# Who has not logged in.
+ANONYMOUS = "User:ANONYMOUS"
+# The node, where it asks its own controller: no user, so no rule and no quota of users is meant for it.
+ITSELF = "Node:ITSELF"
+
+
 class Context:
     """One request's surroundings. Cheap, because one is made for every request."""
 
@@ -51,6 +57,11 @@ class Context:
     @property
     def principal(self) -> str:
         return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        """The address of whoever asks."""
+        return self.connection.peer_host
 
     @property
     def listener(self) -> str:

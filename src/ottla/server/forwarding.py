@@ -61,7 +61,7 @@ def forwarding(frame: bytes) -> Call:
 
 async def relay(frame: bytes, request: Message, exchange: Exchange) -> Message | None:
     """The controller's answer. KafkaError when there is none."""
-    envelope = enclosed(frame, exchange.principal, exchange.connection.peer_host)
+    envelope = enclosed(frame, exchange.principal, exchange.client_host)
     try:
         answer: EnvelopeResponse = await exchange.node.channel.ask(envelope, patience_s(request))
     except Lost as error:
@@ -125,23 +125,37 @@ def address_bytes(host: str) -> bytes:
         return NO_ADDRESS
 
 
+def host_of(address: bytes) -> str:
+    """KafkaError when it is none."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError as error:
+        raise KafkaError(Error.INVALID_REQUEST, "Failed to parse client address from envelope") from error
+
+
 class Inside(Context):
     """The surroundings of a request that came in an envelope, or from this very node, to the controller."""
 
-    __slots__ = ("_principal",)
+    __slots__ = ("_client_host", "_principal")
     is_to_controller = True
     comes_behind = False
 
-    def __init__(self, node: Node, client_id: str | None, version: int, principal: str) -> None:
+    def __init__(self, node: Node, client_id: str | None, version: int, principal: str, client_host: str) -> None:
         self.node = node
         self.client_id = client_id
         self.version = version
         self.took_effect = False
         self._principal = principal
+        self._client_host = client_host
 
     @property
     def principal(self) -> str:
         return self._principal
+
+    @property
+    def client_host(self) -> str:
+        """That of the client which asked another node; none where this node itself asks."""
+        return self._client_host
 
     @property
     def listener(self) -> str:

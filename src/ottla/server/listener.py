@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from ottla.server.context import ANONYMOUS
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER, Exchange, dispatch
 from ottla.server.limits import Pace
 from ottla.server.outbox import Outbox
@@ -117,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.node: Node = listener.node
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.peer_host = ""
         self.transport: asyncio.Transport | None = None
         self.outbox: Outbox | None = None

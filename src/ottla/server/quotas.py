@@ -37,6 +37,7 @@ from ottla.metadata.quotas import (
     REQUEST_PERCENTAGE,
     USER,
 )
+from ottla.server.context import ITSELF, Context
 from ottla.server.rates import Bucket, Rate, Windows
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest
@@ -45,7 +46,6 @@ from ottla.wire.messages.produce import ProduceRequest
 if TYPE_CHECKING:
     from ottla.metadata.frozen import FrozenMap
     from ottla.metadata.image import QuotaEntity
-    from ottla.server.context import Context
     from ottla.server.dispatch import Exchange
     from ottla.server.measures import NodeMetrics
 
@@ -200,7 +200,7 @@ class Quotas:
 
     def meter(self, ctx: Context, key: str, now_ms: int) -> Meter | None:
         """The measure of this quota that the client of a request falls under."""
-        if key not in self._limits:
+        if key not in self._limits or ctx.principal == ITSELF:
             return None
         client = (key, ctx.principal.partition(":")[2], ctx.client_id or "")
         if client not in self._found:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ottla.server.context import Context
 from ottla.server.dispatch import ON_CONTROLLER, PLAIN_BYTES_MAX, Handler, serves
-from ottla.server.forwarding import Inside, principal_of
+from ottla.server.forwarding import Inside, host_of, principal_of
 from ottla.wire.codec import Malformed
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import read_request_header, response_frame
@@ -19,7 +19,6 @@ from ottla.wire.messages.brokers import EnvelopeRequest, EnvelopeResponse
 
 # Those of Kafka's APIs that brokers pass on.
 FORWARDABLE = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81})
-ADDRESS_SIZES = (4, 16)
 
 
 class Opened(NamedTuple):
@@ -33,10 +32,9 @@ class Opened(NamedTuple):
 @serves(EnvelopeRequest, versions="0-0")
 async def envelope(request: EnvelopeRequest, ctx: Context) -> EnvelopeResponse:
     principal = principal_of(request.request_principal)
-    if len(request.client_host_address) not in ADDRESS_SIZES:
-        raise KafkaError(Error.INVALID_REQUEST, "Failed to parse client address from envelope")
+    client_host = host_of(bytes(request.client_host_address))
     handler, inner, version, correlation_id, client_id = _opened(bytes(request.request_data), ctx)
-    answer = await handler.answer(inner, Inside(ctx.node, client_id, version, principal))
+    answer = await handler.answer(inner, Inside(ctx.node, client_id, version, principal, client_host))
     if ctx.node.channel.tells_of_another(answer):
         raise KafkaError(Error.NOT_CONTROLLER)
     parts = response_frame(answer, version, correlation_id)
