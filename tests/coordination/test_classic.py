@@ -9,6 +9,7 @@ from classic_bench import ClassicBench as Bench
 from groups_bench import BEGAN_WALL_MS
 from ottla.coordination import commits
 from ottla.coordination.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
+from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.groups import CONSUMER
 from ottla.coordination.machine import Decision
 from ottla.coordination.records import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, Record
@@ -298,6 +299,21 @@ class TestAGroupOfTheOtherKind:
         assert joined.error is Error.NONE
         bench.take_over()
         assert bench.group.state == EMPTY
+
+    @pytest.mark.parametrize("member_id", ["", "me"])
+    def test_but_only_a_consumer_group_does(self, member_id: str) -> None:
+        """As in Apache Kafka, which lets share groups stay, and whatever kind comes next."""
+
+        class OfAnotherKind(ConsumerGroup):
+            kind = "share"
+
+        bench = Bench()
+        before = bench.groups.by_id["g"] = OfAnotherKind("g")
+        assert before.state == EMPTY
+        asked = bench.join(member_id)
+        assert asked.error is Error.INCONSISTENT_GROUP_PROTOCOL and asked.reply.member_id == ""
+        assert bench.groups.by_id["g"] is before and not bench.log
+        assert bench.heartbeat("me", 1) is Error.UNKNOWN_MEMBER_ID
 
     def test_unless_the_records_cannot_be_written(self) -> None:
         bench = Bench()

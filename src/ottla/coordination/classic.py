@@ -33,7 +33,7 @@ from ottla.coordination.classic_rebalance import (
     rebalance,
     refused_join,
 )
-from ottla.coordination.groups import Group, Groups
+from ottla.coordination.groups import CONSUMER, Group, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import (
@@ -53,6 +53,10 @@ JOINS_WITH_KNOWN_ID = 4
 JOINS_SKIPPING_ASSIGNMENT = 9
 LEAVES_OF_MANY = 3
 
+# Kinds of groups in whose place a classic one may come while nobody is in them. Kafka's list has streams groups as well; all
+# others, such as share groups, keep their name and all they have written down.
+GIVES_WAY = frozenset((CONSUMER,))
+
 # The join of a newcomer does not wait longer than this: it may have gone, and could not send heartbeats before its answer.
 NEWCOMER_PATIENCE_MS = 5 * 60 * 1000
 
@@ -65,6 +69,8 @@ def join(groups: Groups, request: JoinGroupRequest, caller: Caller, moment: Mome
     group = groups.by_id.get(request.group_id)
     if isinstance(group, ClassicGroup):
         return _join(Step(groups, group, moment), request, caller)
+    if group is not None and group.kind not in GIVES_WAY:  # which in Apache Kafka does not name the member
+        return Decision(refused_join(Error.INCONSISTENT_GROUP_PROTOCOL, "", caller.version))
     return _found(groups, request, caller, moment)
 
 
