@@ -6,8 +6,6 @@ order and words are Apache Kafka's. One request changes each user once, so that 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -16,11 +14,9 @@ from ottla.metadata.decisions import Decision, Versioned
 from ottla.metadata.image import Credential, Image
 from ottla.metadata.records import RemoveUserScramCredentialRecord
 from ottla.metadata.snapshot import credential_record
+from ottla.wire import scram
 from ottla.wire.errors import Error, KafkaError
 
-# By the number of the mechanism: SCRAM-SHA-256 and SCRAM-SHA-512.
-HASHES = {1: "sha256", 2: "sha512"}
-ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 # The first metadata.version that has records for these (3.5-IV2).
 SINCE_LEVEL = 11
 
@@ -70,7 +66,7 @@ def _check(image: Image, change: Deletion | Upsertion) -> None:
         raise KafkaError(Error.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     if not change.name:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-    if change.mechanism not in HASHES:
+    if change.mechanism not in scram.BY_NUMBER:
         raise KafkaError(Error.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if isinstance(change, Upsertion):
         _check_upsertion(change)
@@ -79,9 +75,9 @@ def _check(image: Image, change: Deletion | Upsertion) -> None:
 
 
 def _check_upsertion(change: Upsertion) -> None:
-    if change.iterations < ITERATIONS_MIN:
+    if change.iterations < scram.ITERATIONS_MIN:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
-    if change.iterations > ITERATIONS_MAX:
+    if change.iterations > scram.ITERATIONS_MAX:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
 
 
@@ -92,11 +88,8 @@ def _record(change: Deletion | Upsertion) -> Versioned:
 
 
 def _kept(change: Upsertion) -> Credential:
-    algorithm = HASHES[change.mechanism]
-    client_key = hmac.digest(change.salted_password, b"Client Key", algorithm)
-    stored_key = hashlib.new(algorithm, client_key).digest()
-    server_key = hmac.digest(change.salted_password, b"Server Key", algorithm)
-    return Credential(change.salt, stored_key, server_key, change.iterations)
+    keys = scram.keys(scram.BY_NUMBER[change.mechanism], change.salted_password)
+    return Credential(change.salt, keys.stored, keys.server, change.iterations)
 
 
 class Described(NamedTuple):
@@ -117,7 +110,7 @@ def _described(image: Image, user: str, times: int) -> Described:
     if times > 1:
         why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
         return Described(user, [], KafkaError(Error.DUPLICATE_RESOURCE, why))
-    found = ((mechanism, image.credentials.get((user, mechanism))) for mechanism in HASHES)
+    found = ((mechanism, image.credentials.get((user, mechanism))) for mechanism in scram.BY_NUMBER)
     held = [(mechanism, credential.iterations) for mechanism, credential in found if credential is not None]
     if held:
         return Described(user, held)

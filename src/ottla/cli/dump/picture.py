@@ -28,6 +28,7 @@ from ottla.metadata.image import (
 )
 from ottla.metadata.records import unframe
 from ottla.raft.snapshots import SnapshotId
+from ottla.wire import scram
 from ottla.wire.errors import KafkaError
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.quorum import KRaftVersionRecord
@@ -42,7 +43,7 @@ RESOURCES = {
     GROUP: "GROUP",
 }
 PROTOCOLS = dict(enumerate(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")))
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+MECHANISMS = {each.number: each.name for each in scram.MECHANISMS}
 METADATA_TOPIC = "__cluster_metadata-0"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from ottla.cli.kafka.java import double_text
 from ottla.cli.kafka.options import Failed
 from ottla.client.cluster import Cluster
 from ottla.client.connection import check
+from ottla.wire import scram
 from ottla.wire.messages.credentials import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 from ottla.wire.messages.quotas import (
     AlterClientQuotasRequest,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 ENTITY_TYPES = {"users": "user", "clients": "client-id", "ips": "ip"}
 SHOWN = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 EXACT, DEFAULT, ANY = 0, 1, 2
-MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
-ITERATIONS, ITERATIONS_MIN = 4096, 4096
+ITERATIONS = 4096
 CREDENTIAL = re.compile(r"(?:iterations=(-?[0-9]*),)?password=(.*)")
 SALT_BYTES = 24
 
@@ -75,9 +74,9 @@ async def credentials_of(cluster: Cluster, names: Sequence[str]) -> list[tuple[s
     users = [DescribeUserScramCredentialsRequest.User(name=name) for name in names]
     answer = await ask(cluster, DescribeUserScramCredentialsRequest(users=users or None))
     check(answer.error_code, answer.error_message)
-    mechanisms = {number: name for name, (number, _) in MECHANISMS.items()}
+    names_of = {each.number: each.name for each in scram.MECHANISMS}
     return [
-        (result.user, mechanisms.get(info.mechanism, "UNKNOWN"), info.iterations)
+        (result.user, names_of.get(info.mechanism, "UNKNOWN"), info.iterations)
         for result in sorted(answer.results, key=lambda result: result.user)
         if not result.error_code
         for info in result.credential_infos
@@ -149,7 +148,7 @@ def _limit(key: str, text: str) -> float:
 
 async def _alter_credentials(cluster: Cluster, user: str, put: Mapping[str, str], delete: Sequence[str]) -> None:
     request = AlterUserScramCredentialsRequest
-    deletions = [request.Deletion(name=user, mechanism=MECHANISMS[name][0]) for name in delete]
+    deletions = [request.Deletion(name=user, mechanism=scram.BY_NAME[name].number) for name in delete]
     upsertions = [_upsertion(user, mechanism, text) for mechanism, text in put.items()]
     answer = await ask(cluster, request(deletions=deletions, upsertions=upsertions))
     for result in answer.results:
@@ -158,15 +157,17 @@ async def _alter_credentials(cluster: Cluster, user: str, put: Mapping[str, str]
 
 def _upsertion(user: str, mechanism: str, text: str) -> AlterUserScramCredentialsRequest.Upsertion:
     """The password is salted here; it never travels."""
-    number, hash_name = MECHANISMS[mechanism]
     match = CREDENTIAL.fullmatch(text)
     if match is None:
         raise Failed(f"Invalid credential property {mechanism.replace('-', '_')}={text}")
     iterations = int(match[1]) if match[1] not in (None, "-1") else ITERATIONS
-    if iterations < ITERATIONS_MIN:
-        raise Failed(f"Iterations {iterations} is less than the minimum {ITERATIONS_MIN} required for {mechanism}")
+    if iterations < scram.ITERATIONS_MIN:
+        raise Failed(
+            f"Iterations {iterations} is less than the minimum {scram.ITERATIONS_MIN} required for {mechanism}"
+        )
     salt = secrets.token_bytes(SALT_BYTES)
-    salted = hashlib.pbkdf2_hmac(hash_name, match[2].encode(), salt, iterations)
+    how = scram.BY_NAME[mechanism]
+    salted = scram.salted(how, match[2], salt, iterations)
     return AlterUserScramCredentialsRequest.Upsertion(
-        name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=salted
+        name=user, mechanism=how.number, iterations=iterations, salt=salt, salted_password=salted
     )

@@ -7,8 +7,6 @@ What this node does not serve is not switched on unless it was asked for by name
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import os
 import random
 import re
@@ -26,13 +24,12 @@ from ottla.metadata.features import SERVED
 from ottla.metadata.records import FeatureLevelRecord, UserScramCredentialRecord, frame
 from ottla.raft import snapshots
 from ottla.raft.quorum import Address, Voter, VoterSet
+from ottla.wire import scram
 from ottla.wire.ids import random_id
 from ottla.world import RealDisk, wall_clock_ms
 
 KRAFT_VERSION = "kraft.version"
 VOTER = re.compile(r"(?P<id>[0-9]+)@(?P<host>\[[^\]]*\]|[^:]*):(?P<port>[0-9]+):(?P<directory>.+)")
-MECHANISMS = {"SCRAM-SHA-256": (1, "sha256", 4096), "SCRAM-SHA-512": (2, "sha512", 4096)}
-ITERATIONS_MAX = 16384
 METADATA_TOPIC = "__cluster_metadata-0"
 READ_ONLY = 0o400
 
@@ -149,7 +146,7 @@ def credential_of(text: str) -> UserScramCredentialRecord:
     mechanism, equals, rest = text.partition("=")
     if not equals:
         raise Failed(f"Failed to find equals sign in SCRAM argument '{text}'")
-    if mechanism not in MECHANISMS:
+    if mechanism not in scram.BY_NAME:
         raise Failed(f"The add-scram mechanism {mechanism} is not supported.")
     if not rest.startswith("[") or not rest.endswith("]"):
         raise Failed(f"Expected configuration for {mechanism} to start with [ and to end with ], but it is {rest}")
@@ -164,24 +161,25 @@ def credential_of(text: str) -> UserScramCredentialRecord:
 
 
 def _credential(mechanism: str, parts: dict[str, str]) -> UserScramCredentialRecord:
-    number, hash_name, least = MECHANISMS[mechanism]
+    how, least, most = scram.BY_NAME[mechanism], scram.ITERATIONS_MIN, scram.ITERATIONS_MAX
     iterations = int(parts.get("iterations", least))
-    if not least <= iterations <= ITERATIONS_MAX:
-        bound = f"less than {least}" if iterations < least else f"greater than {ITERATIONS_MAX}"
-        raise Failed(f"The 'iterations' value must be >= {least} and <= {ITERATIONS_MAX}, but it is {bound}")
+    if not least <= iterations <= most:
+        bound = f"less than {least}" if iterations < least else f"greater than {most}"
+        raise Failed(f"The 'iterations' value must be >= {least} and <= {most}, but it is {bound}")
     salt = base64.b64decode(parts["salt"]) if "salt" in parts else secrets.token_bytes(24)
     if "saltedpassword" in parts:
         if "salt" not in parts:
             raise Failed("You must supply 'salt' with 'saltedpassword' to add-scram")
         salted = base64.b64decode(parts["saltedpassword"])
     else:
-        salted = hashlib.pbkdf2_hmac(hash_name, parts["password"].encode(), salt, iterations)
+        salted = scram.salted(how, parts["password"], salt, iterations)
+    keys = scram.keys(how, salted)
     return UserScramCredentialRecord(
         name=parts["name"],
-        mechanism=number,
+        mechanism=how.number,
         salt=salt,
-        stored_key=hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest(),
-        server_key=hmac.digest(salted, b"Server Key", hash_name),
+        stored_key=keys.stored,
+        server_key=keys.server,
         iterations=iterations,
     )
 
