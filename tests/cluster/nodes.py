@@ -24,8 +24,8 @@ from operations.speaking import Line
 from ottla.cli.kafka import storage
 from ottla.wire.errors import Error
 from ottla.wire.ids import random_id, uuid_text
-from ottla.wire.messages.membership import DescribeQuorumRequest, DescribeQuorumResponse
 from ottla.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from ottla.wire.messages.voters import DescribeQuorumRequest, DescribeQuorumResponse
 
 SECONDS = 60.0
 STATIC, DYNAMIC = "static", "dynamic"

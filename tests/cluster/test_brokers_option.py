@@ -22,7 +22,7 @@ from cluster.nodes import eventually
 from harness import HOST, TREE, die_with_parent, free_port
 from operations.speaking import Line
 from ottla.log.identity import read_meta_properties
-from ottla.wire.messages.membership import DescribeQuorumRequest, DescribeQuorumResponse
+from ottla.wire.messages.voters import DescribeQuorumRequest, DescribeQuorumResponse
 from ottla.world import RealDisk
 
 WELCOME = "cluster .* 3 nodes serve"

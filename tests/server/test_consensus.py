@@ -23,12 +23,12 @@ from ottla.sim.cluster import PORT, Machine, SimCluster
 from ottla.sim.disk import Loss
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.membership import (
+from ottla.wire.messages.quorum import EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
+from ottla.wire.messages.voters import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     RemoveRaftVoterRequest,
 )
-from ottla.wire.messages.quorum import EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
 from ottla.wire.records import build_control
 
 NAMES = ("n1", "n2", "n3")

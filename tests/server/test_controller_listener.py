@@ -17,10 +17,10 @@ from desk import on_loop
 from ottla.server.dispatch import HANDLERS, ON_BOTH, ON_CONTROLLER, ONLY_ON_CONTROLLER
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.membership import DescribeQuorumRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.produce import ProduceRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
+from ottla.wire.messages.voters import DescribeQuorumRequest
 from ottla.wire.schema import Message
 from served import Client, Served, serving
 

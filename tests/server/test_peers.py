@@ -20,8 +20,8 @@ from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.brokers import BrokerHeartbeatRequest
 from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.membership import DescribeQuorumRequest
 from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.voters import DescribeQuorumRequest
 from served import Served, fetch_request, serving, until
 
 

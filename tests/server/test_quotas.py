@@ -19,10 +19,10 @@ from ottla.server.quotas import METERS_MAX, Quotas, levels, plain_address
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.membership import DescribeQuorumRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from ottla.wire.messages.voters import DescribeQuorumRequest
 from served import Client, Served, batch, fetch_request, frame, produce_request, serving, values
 
 ANONYMOUS = ("user", "ANONYMOUS")

@@ -15,8 +15,8 @@ from ottla.raft.quorum import SUPPORTED_KRAFT_VERSIONS
 from ottla.raft.roles import Follower
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire.errors import Error
-from ottla.wire.messages.membership import AddRaftVoterRequest, RemoveRaftVoterRequest
 from ottla.wire.messages.quorum import UpdateRaftVoterRequest
+from ottla.wire.messages.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
 from ottla.wire.schema import Message
 
 

@@ -53,7 +53,6 @@ from ottla.raft.roles import (
 from ottla.wire.errors import Error, error_of
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.messages.membership import AddRaftVoterResponse, RemoveRaftVoterResponse
 from ottla.wire.messages.quorum import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -65,6 +64,7 @@ from ottla.wire.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
+from ottla.wire.messages.voters import AddRaftVoterResponse, RemoveRaftVoterResponse
 from ottla.wire.schema import Message
 
 __all__ = ["Lost", "Ready", "Replica", "SnapshotPart", "Timing", "Verdict"]

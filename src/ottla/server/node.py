@@ -50,7 +50,6 @@ from ottla.server.handlers import (
     groups,
     log_dirs,
     markers,
-    membership,
     metadata,
     offsets,
     produce,
@@ -61,6 +60,7 @@ from ottla.server.handlers import (
     settings,
     topics,
     transactions,
+    voters,
 )
 from ottla.server.limits import Limits
 from ottla.server.listener import Connection, Listener
@@ -90,7 +90,7 @@ ALTERING_S = 10.0
 FAMILIES = (
     *(api_versions, cluster, fetch, log_dirs, metadata, offsets, produce, producer_ids, settings, topics),
     *(quotas, credentials),
-    *(brokers, elections, envelope, features, membership, quorum, reassignments),
+    *(brokers, elections, envelope, features, quorum, reassignments, voters),
     *(finding, groups, commits, group_admin),
     *(transactions, markers),
 )

@@ -20,10 +20,10 @@ from ottla.wire.messages.brokers import (
     ControllerRegistrationRequest,
     Feature,
     Listener,
+    UnregisterBrokerRequest,
 )
 from ottla.wire.messages.cluster import DescribeClusterRequest
 from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.membership import UnregisterBrokerRequest
 from ottla.wire.messages.placement import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest

@@ -9,17 +9,12 @@ import pytest
 
 from desk import on_loop
 from ottla.wire.errors import Error
+from ottla.wire.messages.brokers import UnregisterBrokerRequest
 from ottla.wire.messages.cluster import (
     ApiVersionsRequest,
     DescribeClusterRequest,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
-)
-from ottla.wire.messages.membership import (
-    AddRaftVoterRequest,
-    DescribeQuorumRequest,
-    RemoveRaftVoterRequest,
-    UnregisterBrokerRequest,
 )
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.placement import (
@@ -29,6 +24,11 @@ from ottla.wire.messages.placement import (
 )
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest, ListConfigResourcesRequest
 from ottla.wire.messages.transactions import DescribeProducersRequest
+from ottla.wire.messages.voters import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+)
 from served import Client, Served, batch, serving
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3

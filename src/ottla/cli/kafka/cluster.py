@@ -75,7 +75,7 @@ async def _unregister(cluster: Cluster, args: argparse.Namespace) -> None:
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
     from ottla.wire.errors import Error, KafkaError
-    from ottla.wire.messages.membership import UnregisterBrokerRequest
+    from ottla.wire.messages.brokers import UnregisterBrokerRequest
 
     try:
         answer = await ask(cluster, UnregisterBrokerRequest(broker_id=args.id))

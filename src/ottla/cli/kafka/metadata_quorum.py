@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from ottla.client.cluster import Cluster
-    from ottla.wire.messages.membership import DescribeQuorumResponse, ReplicaState
+    from ottla.wire.messages.voters import DescribeQuorumResponse, ReplicaState
 
 HEADINGS = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
 
@@ -84,7 +84,7 @@ def _describe(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
 async def quorum_of(cluster: Cluster) -> DescribeQuorumResponse:
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
-    from ottla.wire.messages.membership import DescribeQuorumRequest
+    from ottla.wire.messages.voters import DescribeQuorumRequest
 
     topic = DescribeQuorumRequest.Topic
     wanted = topic(topic_name="__cluster_metadata", partitions=[topic.Partition(partition_index=0)])
@@ -190,7 +190,7 @@ def _adding(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
     async def work(cluster: Cluster) -> None:
         from ottla.cli.kafka.asking import ask
         from ottla.client.connection import check
-        from ottla.wire.messages.membership import AddRaftVoterRequest
+        from ottla.wire.messages.voters import AddRaftVoterRequest
 
         if not args.dry_run:
             listeners = [AddRaftVoterRequest.Listener(name=n, host=h, port=p) for n, h, p in new.endpoints]
@@ -223,7 +223,7 @@ def _removing(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
     async def work(cluster: Cluster) -> None:
         from ottla.cli.kafka.asking import ask
         from ottla.client.connection import check
-        from ottla.wire.messages.membership import RemoveRaftVoterRequest
+        from ottla.wire.messages.voters import RemoveRaftVoterRequest
 
         if not args.dry_run:
             answer = await ask(

@@ -2,7 +2,7 @@
 
 BrokerRegistration versions: 2 directories (KIP-858), 3 the epoch of the last clean stop (KIP-966), 4 features from 0 on.
 BrokerHeartbeat: 1 directories that failed, 2 directories that take no new replicas (KIP-1066). AlterPartition: 3 epochs of
-those in sync (KIP-903). None of them is served to clients.
+those in sync (KIP-903). None of them is served to clients, except UnregisterBroker: a broker that is gone for good.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from ottla.wire.messages.brokers import (
     ControllerRegistrationResponse,
     Feature,
     Listener,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 
 
@@ -161,3 +163,10 @@ def _told(assigned: Assigned) -> list[Told]:
             topic.partitions.append(Told.Topic.Partition(partition_index=index, error_code=code))
         directories.append(Told(id=directory, topics=list(topics.values())))
     return directories
+
+
+@serves(UnregisterBrokerRequest, versions="0-0", forwarded=True)
+async def unregister_broker(request: UnregisterBrokerRequest, ctx: Context) -> UnregisterBrokerResponse:
+    active = ctx.node.controller
+    await active.propose(lambda image: controller.unregister(image, request.broker_id, active.rules))
+    return UnregisterBrokerResponse(error_message="")

@@ -9,7 +9,6 @@ from ottla.wire.messages import (
     credentials,
     fetch,
     groups,
-    membership,
     metadata,
     offsets,
     placement,
@@ -19,6 +18,7 @@ from ottla.wire.messages import (
     settings,
     topics,
     transactions,
+    voters,
 )
 from ottla.wire.schema import Layout
 
@@ -34,7 +34,7 @@ FAMILIES = (
     groups,
     commits,
     placement,
-    membership,
+    voters,
     quotas,
     credentials,
     brokers,

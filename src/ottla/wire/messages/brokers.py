@@ -1,4 +1,5 @@
-"""What brokers and controllers say to the active controller: that they are there, what they hold, and for whom they ask."""
+"""What brokers and controllers say to the active controller: that they are there, what they hold, and for whom they ask;
+and what operators say of those that are gone."""
 
 from ottla.wire.schema import Message, Struct, boolean, byte_string, int8, int16, int32, int64, string, uint16, uuid, v
 
@@ -209,3 +210,17 @@ class AssignReplicasToDirsResponse(Message, key=73, versions="0", flexible="0+")
     throttle_time_ms: int32 = v("0+")
     error_code: int16 = v("0+")
     directories: list[Directory] = v("0+")
+
+
+class UnregisterBrokerRequest(Message, key=64, versions="0", flexible="0+"):
+    """A broker that is gone for good."""
+
+    broker_id: int32 = v("0+")
+
+
+class UnregisterBrokerResponse(Message, key=64, versions="0", flexible="0+"):
+    """Whether it is forgotten."""
+
+    throttle_time_ms: int32 = v("0+")
+    error_code: int16 = v("0+")
+    error_message: string | None = v("0+", None, nullable="0+")

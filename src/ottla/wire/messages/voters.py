@@ -1,4 +1,4 @@
-"""Who belongs to the cluster: the controllers that copy its metadata, and brokers that leave it for good."""
+"""Those who vote in the quorum of the metadata, as seen from outside: who they are, one more, one less."""
 
 from ottla.wire.schema import Message, Struct, boolean, int16, int32, int64, string, uint16, uuid, v
 
@@ -95,20 +95,6 @@ class RemoveRaftVoterRequest(Message, key=81, versions="0", flexible="0+"):
 
 class RemoveRaftVoterResponse(Message, key=81, versions="0", flexible="0+"):
     """Whether it does not."""
-
-    throttle_time_ms: int32 = v("0+")
-    error_code: int16 = v("0+")
-    error_message: string | None = v("0+", None, nullable="0+")
-
-
-class UnregisterBrokerRequest(Message, key=64, versions="0", flexible="0+"):
-    """A broker that is gone for good."""
-
-    broker_id: int32 = v("0+")
-
-
-class UnregisterBrokerResponse(Message, key=64, versions="0", flexible="0+"):
-    """Whether it is forgotten."""
 
     throttle_time_ms: int32 = v("0+")
     error_code: int16 = v("0+")

@@ -1,4 +1,4 @@
-"""Who belongs to the cluster: the quorum of its controllers, and brokers that leave for good.
+"""The voters of the metadata: who they are, and how one comes or goes.
 
 DescribeQuorum versions: 1 when each voter was last seen (KIP-836), 2 directory ids and addresses (KIP-853). It knows one
 partition, that of the metadata; a request for any other, or for more than one, finds nothing.
@@ -9,7 +9,6 @@ Voters are added and taken away one at a time (KIP-853); what may be refused, an
 from __future__ import annotations
 
 from ottla.log.directory import METADATA_TOPIC
-from ottla.metadata import controller
 from ottla.raft.partition import addresses_of
 from ottla.raft.quorum import Key, Voter
 from ottla.raft.replica import Replica
@@ -17,7 +16,7 @@ from ottla.raft.roles import Progress
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.membership import (
+from ottla.wire.messages.voters import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
     DescribeQuorumRequest,
@@ -25,8 +24,6 @@ from ottla.wire.messages.membership import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
     ReplicaState,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from ottla.wire.schema import ZERO_UUID
 
@@ -153,10 +150,3 @@ def _check_voter(voter_id: int, directory_id: bytes, verb: str, replica: Replica
         raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
     if voter_id < 0 or directory_id == ZERO_UUID:
         raise KafkaError(Error.INVALID_REQUEST, f"{verb} voter request didn't include a valid voter")
-
-
-@serves(UnregisterBrokerRequest, versions="0-0", forwarded=True)
-async def unregister_broker(request: UnregisterBrokerRequest, ctx: Context) -> UnregisterBrokerResponse:
-    active = ctx.node.controller
-    await active.propose(lambda image: controller.unregister(image, request.broker_id, active.rules))
-    return UnregisterBrokerResponse(error_message="")
