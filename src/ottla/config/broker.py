@@ -295,9 +295,8 @@ def _check_not_left_open(config: BrokerConfig) -> None:
             raise refused(
                 f"listeners: {endpoint.name} speaks {endpoint.protocol}; only PLAINTEXT is served by this release"
             )
-    for name in config[
-        "controller.listener.names"
-    ]:  # who is only a broker does not listen there, but connects to others
+    # Who is only a broker does not listen there, but connects to others.
+    for name in config["controller.listener.names"]:
         protocol = config.protocols.get(name.upper(), "PLAINTEXT")
         if protocol != "PLAINTEXT":
             raise refused(f"controller.listener.names: {name} speaks {protocol}; this release can only speak PLAINTEXT")
