@@ -28,10 +28,10 @@ from ottla.wire.schema import Message
 from ottla.world import Bytes, RealDisk, RealFile, World
 
 T = TypeVar("T", bound=Message)
-SECONDS = 10.0
+SECONDS = 30.0  # only what never comes takes that long, also on a busy machine
 
 
-async def until(is_so: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(is_so: Callable[[], Any], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not is_so():
             await asyncio.sleep(0.01)
@@ -235,7 +235,7 @@ def produce_request(
     parts = [ProduceRequest.Topic.Partition(index=index, records=records) for index, records in data.items()]  # type: ignore[arg-type]
     named = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
     topics = [ProduceRequest.Topic(partition_data=parts, **named)]
-    return ProduceRequest(acks=acks, timeout_ms=more.pop("timeout_ms", 5_000), topic_data=topics, **more)
+    return ProduceRequest(acks=acks, timeout_ms=more.pop("timeout_ms", 30_000), topic_data=topics, **more)
 
 
 def fetch_request(topic: str | bytes, offsets: Mapping[int, int], **more: Any) -> FetchRequest:

@@ -210,7 +210,7 @@ class Gate:
             self.inside += 1
             self.most = max(self.most, self.inside)
         self.entered.set()
-        self.open.wait(5)
+        self.open.wait(60)
         with self._lock:
             self.inside -= 1
 

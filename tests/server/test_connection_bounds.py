@@ -17,7 +17,7 @@ from ottla.server.listener import QUESTIONS_IN_FLIGHT_MAX
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
-from served import TouchyDisk, batch, fetch_request, frame, produce_request, serving
+from served import TouchyDisk, batch, fetch_request, frame, produce_request, serving, until
 
 QUESTION = frame(ApiVersionsRequest(), 0)
 
@@ -37,12 +37,14 @@ QUESTION = frame(ApiVersionsRequest(), 0)
 @on_loop
 async def test_whoever_falls_silent_is_cut(tmp_path: Path, is_introduced: bool, said: bytes) -> None:
     async with serving(tmp_path, {"connections.max.idle.ms": "1000"}) as served:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         client = await served.connect()
         if is_introduced:
             await client.call(ApiVersionsRequest(), 0)
         client.writer.write(said)
-        assert not await client.is_cut(0.7)
-        assert await client.is_cut(3)
+        assert await client.is_cut()
+        assert loop.time() - began > 0.9
         assert not served.node.listeners[0].connections and served.node.limits.connections == 0
 
 
@@ -50,13 +52,15 @@ async def test_whoever_falls_silent_is_cut(tmp_path: Path, is_introduced: bool, 
 async def test_a_first_request_in_drops_is_not_waited_for(tmp_path: Path) -> None:
     """Silence would not end this one: every drop is a sign of life."""
     async with serving(tmp_path, {"ottla.connection.frame.deadline.ms": "800"}) as served:
-        client = await served.connect()
         began = asyncio.get_running_loop().time()
+        client = await served.connect()
         for byte in b"\0\0\1\0" + bytes(40):
             client.writer.write(bytes([byte]))
             if await client.is_cut(0.1):
                 break
-        assert 0.7 < asyncio.get_running_loop().time() - began < 3
+        else:
+            pytest.fail("it was waited for")
+        assert asyncio.get_running_loop().time() - began > 0.7
 
 
 @on_loop
@@ -75,14 +79,15 @@ async def test_few_questions_and_many_produces_are_worked_on_at_a_time(tmp_path:
     async with serving(tmp_path, disk=disk) as served:
         await served.topic("t", flush_messages="1")
         asking, writing = await served.connect(), await served.connect()
-        asking.send(fetch_request("t", {0: 0}, max_wait_ms=800), 12)
+        asking.send(fetch_request("t", {0: 0}, max_wait_ms=60_000), 12)
         disk.slow = True
         for _ in range(50):
             asking.send(MetadataRequest(topics=None), 12)
             writing.send(produce_request("t", {0: batch(b"v")}), 9)
-        await asyncio.sleep(0.3)
-        waiting = sorted(len(connection.exchanges) for connection in served.node.listeners[0].connections)
-        assert waiting == [QUESTIONS_IN_FLIGHT_MAX, 50]
+        wanted = [QUESTIONS_IN_FLIGHT_MAX, 50]
+        await until(lambda: sorted(len(each.exchanges) for each in served.node.listeners[0].connections) == wanted)
+        await asyncio.sleep(0.1)
+        assert sorted(len(each.exchanges) for each in served.node.listeners[0].connections) == wanted
         disk.slow = False
         disk.let_go()
         for _ in range(50):

@@ -32,12 +32,18 @@ def borrowed() -> Iterator[Handler]:
 
 
 async def waiting_client(served: Served, borrowed: Handler, call: Any) -> Client:
-    """One whose request has come to this handler."""
+    """One whose request has come to this handler, which waits."""
     client = await served.connect()
     borrowed.call = call
     client.send(ApiVersionsRequest(), 0)
-    await asyncio.sleep(0.05)
+    await until(lambda: any(connection.exchanges for connection in served.node.listeners[0].connections))
     return client
+
+
+def forget_the_past(caplog: pytest.LogCaptureFixture) -> None:
+    """What other tests have left behind is told when it is collected, and would be taken for ours."""
+    gc.collect()
+    caplog.clear()
 
 
 def test_every_handler_serves_versions_its_layout_has() -> None:
@@ -151,7 +157,7 @@ async def test_a_lost_connection_ends_its_handlers_and_runs_their_finally(tmp_pa
         client = await waiting_client(served, borrowed, waits)
         assert ended == []
         client.close()
-        await asyncio.sleep(0.05)
+        await until(lambda: ended)
         assert ended == ["cleaned up"]
 
 
@@ -167,6 +173,7 @@ async def test_a_connection_lost_in_the_turn_its_handler_wakes_is_no_error(
         await gate[0]
         return ApiVersionsResponse()
 
+    forget_the_past(caplog)
     async with serving(tmp_path) as served:
         gate.append(asyncio.get_running_loop().create_future())
         client = await waiting_client(served, borrowed, waits)
@@ -195,6 +202,7 @@ async def test_an_error_that_comes_after_the_connection_is_gone_is_no_error(
         await asyncio.shield(failing)
         return ApiVersionsResponse()
 
+    forget_the_past(caplog)
     async with serving(tmp_path) as served:
         client = await waiting_client(served, borrowed, waits)
         (connection,) = served.node.listeners[0].connections
@@ -231,9 +239,7 @@ async def test_a_request_that_waits_before_it_took_effect_holds_back_the_next(
         client.send(produce_request("t", {0: batch(b"held too")}), 9)
         assert (await other.produce("t", batch(b"v"))).base_offset == 0
         gate[0].set_result(None)
-        async with asyncio.timeout(2):
-            while served.partition("t").log.end_offset < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: served.partition("t").log.end_offset == 3)
         gate[1].set_result(None)
         assert (await client.receive()).error_code == 9, "answers keep the order of the requests"
         assert (await client.receive()).responses[0].partition_responses[0].base_offset == 1

@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -22,7 +23,7 @@ from ottla.wire.compression import Codec
 from ottla.wire.errors import Error
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
-from served import Client, Served, batch, frame, produce_request, serving
+from served import SECONDS, Client, batch, frame, produce_request, serving
 
 assert FAMILIES, "importing the node fills the table of handlers"
 
@@ -47,9 +48,22 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-async def healthy(served: Served, client: Client, seconds: float = 1) -> None:
-    async with asyncio.timeout(seconds):
-        await client.call(ApiVersionsRequest(), 0)
+async def healthy(client: Client) -> None:
+    await client.call(ApiVersionsRequest(), 0)
+
+
+async def work_until(done: asyncio.Task[Any], other: Client) -> float:
+    """Somebody else asks again and again until this is done: the most that the loop had to do while he waited, in seconds.
+
+    That is processor time, because what he sees by the clock is also what other programs on the machine do.
+    """
+    worst = 0.0
+    while not done.done():
+        began = time.thread_time()
+        await healthy(other)
+        worst = max(worst, time.thread_time() - began)
+        await asyncio.sleep(0)
+    return worst
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, 104_857_601, 0, 1, 7], ids=lambda size: f"length {size}")
@@ -58,8 +72,8 @@ async def test_lengths_that_cannot_be(tmp_path: Path, size: int) -> None:
     async with serving(tmp_path) as served:
         client = await served.connect()
         client.writer.write(struct.pack(">i", size) + b"\0" * max(0, min(size, 16)))
-        assert await client.is_cut(2)
-        await healthy(served, await served.connect())
+        assert await client.is_cut()
+        await healthy(await served.connect())
 
 
 @on_loop
@@ -111,7 +125,7 @@ async def test_a_malicious_frame_costs_at_most_twice_itself(tmp_path: Path, name
     data = malicious()[name]
     async with serving(tmp_path) as served:
         other = await served.connect()
-        await healthy(served, other)
+        await healthy(other)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 16)
         tracemalloc.start()
         try:
@@ -120,7 +134,7 @@ async def test_a_malicious_frame_costs_at_most_twice_itself(tmp_path: Path, name
                 writer.write(data[start : start + (1 << 16)])
                 await writer.drain()
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(SECONDS):
                     await reader.read(1)
             except ConnectionError:
                 pass
@@ -129,7 +143,7 @@ async def test_a_malicious_frame_costs_at_most_twice_itself(tmp_path: Path, name
             tracemalloc.stop()
             writer.transport.abort()
         assert peak - before <= 2 * len(data) + MIB, f"{(peak - before) / MIB:.1f} MiB for {len(data) / MIB:.1f}"
-        await healthy(served, other)
+        await healthy(other)
 
 
 def honest() -> dict[str, bytes]:
@@ -145,19 +159,13 @@ def honest() -> dict[str, bytes]:
 @pytest.mark.parametrize("name", honest())
 @on_loop
 async def test_a_hundred_thousand_small_elements_hold_nobody_up(tmp_path: Path, name: str) -> None:
-    """A well-formed request may be large; it is answered or refused before anybody else has waited for a second."""
+    """A well-formed request may be large; it is answered or refused before anybody else has waited for a second of work."""
     async with serving(tmp_path, {"auto.create.topics.enable": "false"}) as served:
         await served.topic("t")
         client, other = await served.connect(limit=1 << 24), await served.connect()
         client.writer.write(framed(honest()[name]))
         await client.writer.drain()
-        worst, answered = 0.0, asyncio.create_task(client.reader.read(4))
-        while not answered.done():
-            began = time.perf_counter()
-            await healthy(served, other, 5)
-            worst = max(worst, time.perf_counter() - began)
-            await asyncio.sleep(0.01)
-        assert worst < 1
+        assert await work_until(asyncio.create_task(client.reader.read(4)), other) < 1
 
 
 @pytest.mark.parametrize("key, version", [(3, 12), (18, 3), (1, 12), (19, 7), (0, 9)])
@@ -168,13 +176,9 @@ async def test_only_records_may_be_large(tmp_path: Path, key: int, version: int)
     async with serving(tmp_path) as served:
         client = await served.connect()
         client.writer.write(framed(flood))
-        cut = asyncio.create_task(client.is_cut(5))
-        other, worst = await served.connect(), 0.0
-        while not cut.done():
-            began = time.perf_counter()
-            await healthy(served, other)
-            worst = max(worst, time.perf_counter() - began)
-        assert await cut and worst < 0.5
+        cut = asyncio.create_task(client.is_cut())
+        assert await work_until(cut, await served.connect()) < 0.5
+        assert await cut
 
 
 @on_loop
@@ -182,7 +186,7 @@ async def test_a_promised_frame_costs_nothing_before_it_comes(tmp_path: Path) ->
     """A thousand connections that announce 100 MB each and send ten bytes."""
     async with serving(tmp_path) as served:
         client = await served.connect()
-        await healthy(served, client)
+        await healthy(client)
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
@@ -196,7 +200,7 @@ async def test_a_promised_frame_costs_nothing_before_it_comes(tmp_path: Path) ->
         finally:
             tracemalloc.stop()
         assert (now - before) / 1000 < 16_000, "client and server side together"
-        await healthy(served, client)
+        await healthy(client)
         for writer in writers:
             writer.transport.abort()
 
@@ -214,26 +218,25 @@ async def test_slow_loris(tmp_path: Path) -> None:
             writer.write(struct.pack(">i", 100))
             loris.append((reader, writer))
         during, rng = [], random.Random(1)
-        deadline = asyncio.get_running_loop().time() + 6
-        while len(served.node.listeners[0].connections) > 1 and asyncio.get_running_loop().time() < deadline:
-            for _, writer in rng.sample(loris, 200):
-                writer.write(b"x")
-            during.append(await latency(client))
-            await asyncio.sleep(0.1)
-        assert len(served.node.listeners[0].connections) == 1, "only the honest one is left"
+        async with asyncio.timeout(SECONDS):
+            while len(served.node.listeners[0].connections) > 1:  # only the honest one is to be left
+                for _, writer in rng.sample(loris, 200):
+                    writer.write(b"x")
+                during.append(await latency(client))
+                await asyncio.sleep(0.1)
         assert sorted(during)[len(during) // 2] < max(2 * baseline, 0.02)
         for _, writer in loris:
             writer.transport.abort()
 
 
 async def latency(client: Client) -> float:
-    loop = asyncio.get_running_loop()
+    """The worst of thirty, in processor time: how busy the machine is otherwise is not what is measured."""
     took = []
     for _ in range(30):
-        began = loop.time()
+        began = time.thread_time()
         assert (await client.produce("t", batch(b"v"))).error_code == 0
-        took.append(loop.time() - began)
-    return sorted(took)[-1]
+        took.append(time.thread_time() - began)
+    return max(took)
 
 
 @on_loop
@@ -247,7 +250,7 @@ async def test_ten_thousand_requests_without_reading(tmp_path: Path) -> None:
         await asyncio.sleep(0.3)
         flooded = max(served.node.listeners[0].connections, key=lambda connection: connection.last_active)
         assert len(flooded.exchanges) <= served.node.listeners[0].in_flight_max
-        await healthy(served, other)
+        await healthy(other)
         for _ in range(10_000):
             await client.frame()
 
@@ -303,18 +306,14 @@ async def test_decompression_bombs_are_refused(tmp_path: Path, codec: str) -> No
         await served.topic("plain", max_message_bytes="5000000")
         client, other = await served.connect(), await served.connect()
         client.send(produce_request("looks", {0: data}), 9)
-        worst = 0.0
         receiving = asyncio.create_task(client.receive())
-        while not receiving.done():
-            began = time.perf_counter()
-            await healthy(served, other)
-            worst = max(worst, time.perf_counter() - began)
+        worst = await work_until(receiving, other)
         answer = (await receiving).responses[0].partition_responses[0]
         assert answer.error_code in (Error.INVALID_RECORD.code, Error.CORRUPT_MESSAGE.code)
         assert worst < 0.5
-        began = time.perf_counter()
+        began = time.thread_time()
         assert (await client.produce("plain", data)).error_code == 0
-        assert time.perf_counter() - began < 0.5
+        assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
@@ -331,5 +330,5 @@ async def test_random_and_cut_frames_never_hang_a_connection(
         for _ in range(100):
             client = await served.connect()
             client.writer.write(framed(damage(whole, rng)))
-            assert await client.is_cut(2)
-        await healthy(served, other)
+            assert await client.is_cut()
+        await healthy(other)

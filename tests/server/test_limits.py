@@ -15,7 +15,7 @@ from harness import Node, resident_bytes
 from ottla.server.limits import Limits, Pace
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.settings import IncrementalAlterConfigsRequest
-from served import Served, frame, serving
+from served import Served, frame, serving, until
 
 COUNT = 5_000
 UNLIMITED = 2**31 - 1
@@ -56,9 +56,9 @@ async def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: P
         for client in clients:
             await client.call(ApiVersionsRequest(), 0)
         for _ in range(3):
-            assert await (await served.connect()).is_cut(2)
+            assert await (await served.connect()).is_cut()
         clients.pop().close()
-        await asyncio.sleep(0.05)
+        await until(lambda: served.node.limits.connections == 4)
         newcomer = await served.connect()
         for client in [*clients, newcomer]:
             await client.call(ApiVersionsRequest(), 0)
@@ -67,17 +67,19 @@ async def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: P
 
 async def change(served: Served, name: str, value: str | None, broker: str = "1") -> None:
     """IncrementalAlterConfigs of the running broker, by a connection that is gone afterwards."""
+    before = served.node.limits.connections
     client = await served.connect()
     entry = IncrementalAlterConfigsRequest.Resource.Config(name=name, config_operation=0 if value else 1, value=value)
     resource = IncrementalAlterConfigsRequest.Resource(resource_type=4, resource_name=broker, configs=[entry])
     answer = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == 0, answer.responses[0].error_message
     client.close()
-    await asyncio.sleep(0.05)
+    await until(lambda: served.node.limits.connections <= before)
 
 
 async def are_served(served: Served, count: int) -> list[bool]:
-    """Which of so many new connections get an answer."""
+    """Which of so many new connections get an answer. They are gone afterwards."""
+    before = served.node.limits.connections
     clients = [await served.connect() for _ in range(count)]
     for client in clients:
         client.send(ApiVersionsRequest(), 0)
@@ -90,7 +92,7 @@ async def are_served(served: Served, count: int) -> list[bool]:
             found.append(False)
     for client in clients:
         client.close()
-    await asyncio.sleep(0.05)
+    await until(lambda: served.node.limits.connections <= before)
     return found
 
 
@@ -131,7 +133,8 @@ async def test_a_lowered_limit_ends_those_that_were_silent_longest(tmp_path: Pat
         for client in reversed(clients):
             await client.call(ApiVersionsRequest(), 0)
         await change(served, "max.connections", "3")  # whoever changes it is the sixth
-        assert [await client.is_cut(0.2) for client in clients] == [False, False, True, True, True]
+        assert [await client.is_cut() for client in clients[2:]] == [True, True, True]
+        assert [await client.is_cut(0.2) for client in clients[:2]] == [False, False]
 
 
 @on_loop
@@ -170,7 +173,7 @@ async def test_new_connections_come_in_at_their_pace(tmp_path: Path, name: str) 
             client.send(ApiVersionsRequest(), 0)
         last = asyncio.create_task(clients[-1].receive())
         await early.call(ApiVersionsRequest(), 0)
-        assert not last.done()
+        assert not last.done() or loop.time() - began > 0.7, "unless this machine has slept until it was its turn"
         for client in clients[:-1]:
             await client.receive()
         await last

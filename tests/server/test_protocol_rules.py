@@ -213,7 +213,7 @@ async def test_prt_17_auto_creation_with_the_default_of_partitions(tmp_path: Pat
     async with serving(tmp_path, {"num.partitions": "4"}) as served:
         client = await served.connect()
         asked = MetadataRequest(topics=[MetadataRequest.Topic(name="new")], allow_auto_topic_creation=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (topic := (await client.call(asked, 9)).topics[0]).error_code:
                 assert topic.error_code in (Error.UNKNOWN_TOPIC_OR_PARTITION.code, Error.LEADER_NOT_AVAILABLE.code)
                 await asyncio.sleep(0.01)

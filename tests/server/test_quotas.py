@@ -23,7 +23,7 @@ from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.quotas import AlterClientQuotasRequest
 from ottla.wire.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from ottla.wire.messages.voters import DescribeQuorumRequest
-from served import Client, Served, batch, fetch_request, frame, produce_request, serving, values
+from served import Client, Served, batch, fetch_request, frame, produce_request, serving, until, values
 
 ANONYMOUS = ("user", "ANONYMOUS")
 Named = tuple[str, str | None]
@@ -348,10 +348,9 @@ async def test_topics_that_come_by_being_asked_for_count_too(tmp_path: Path) -> 
         for name in ("first", "second", "third"):
             asked = MetadataRequest(topics=[MetadataRequest.Topic(name=name)], allow_auto_topic_creation=True)
             assert (await client.call(asked, 9)).topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
-        async with asyncio.timeout(10):
-            while (topic := served.node.quorum.image.topic("first")) is None:
-                await asyncio.sleep(0.01)
-        assert len(topic.partitions) == 20
+        await until(lambda: served.node.quorum.image.topic("first"))
+        topic = served.node.quorum.image.topic("first")
+        assert topic is not None and len(topic.partitions) == 20
         assert served.node.controller.written.topic("second") is None
         assert served.node.controller.written.topic("third") is None
 
@@ -424,9 +423,7 @@ async def test_a_muted_client_that_goes_leaves_nothing(tmp_path: Path) -> None:
         (connection,) = served.node.listeners[0].connections
         assert connection.is_muted and connection._holds.timer is not None  # type: ignore[attr-defined]
         connection.abort("the test says so")
-        async with asyncio.timeout(5):
-            while served.node.listeners[0].connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not served.node.listeners[0].connections)
         assert connection._holds.timer.cancelled()  # type: ignore[attr-defined]
 
 
@@ -451,7 +448,7 @@ async def test_a_node_stops_while_clients_are_muted(tmp_path: Path) -> None:
         await listener.close()
         await asyncio.sleep(0.01)
         assert not listener.connections and not listener._unwelcome
-    assert asyncio.get_running_loop().time() - began < 8
+    assert asyncio.get_running_loop().time() - began < 30
 
 
 @on_loop

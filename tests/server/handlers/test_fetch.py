@@ -12,7 +12,9 @@ from desk import on_loop
 from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
 from ottla.wire.messages.fetch import FetchRequest
-from served import Client, Served, batch, fetch_request, heads, produce_request, serving, values
+from served import SECONDS, Client, Served, batch, fetch_request, heads, produce_request, serving, until, values
+
+WITHOUT_END_MS = int(2 * SECONDS * 1000)  # longer than the client here has patience
 
 
 async def filled(served: Served, name: str, *batches: bytes, partitions: int = 1, **configs: str) -> Client:
@@ -137,9 +139,7 @@ async def test_a_partition_that_is_missing_does_not_hurry_the_others(tmp_path: P
         (topic,) = (await client.call(request, 12)).responses
         assert loop.time() - began >= 0.19
         assert [(part.partition_index, part.error_code) for part in topic.partitions] == [(0, 0), (5, 3)]
-        began = loop.time()
-        await client.fetch("none", 0, max_wait_ms=5_000)
-        assert loop.time() - began < 1, "with nothing to wait for there is no wait"
+        await client.fetch("none", 0, max_wait_ms=WITHOUT_END_MS)  # with nothing to wait for there is no wait
 
 
 @on_loop
@@ -148,14 +148,13 @@ async def test_a_fetch_waits_for_enough_bytes(tmp_path: Path) -> None:
         client = await filled(served, "t", partitions=2)
         writer = await served.connect()
         size = len(batch(b"v" * 100))
-        client.send(fetch_request("t", {0: 0, 1: 0}, max_wait_ms=30_000, min_bytes=3 * size), 12)
+        client.send(fetch_request("t", {0: 0, 1: 0}, max_wait_ms=WITHOUT_END_MS, min_bytes=3 * size), 12)
         for index in (0, 1):
             await writer.produce("t", batch(b"v" * 100), index=index)
         await asyncio.sleep(0.05)
         assert not await client.is_cut(0.1), "two of three: nothing is said yet"
         await writer.produce("t", batch(b"v" * 100))
-        async with asyncio.timeout(2):
-            (topic,) = (await client.receive()).responses
+        (topic,) = (await client.receive()).responses
         assert [len(part.records) for part in topic.partitions] == [2 * size, size]
         assert served.partition("t").high_watermark.waiting == 0
 
@@ -167,11 +166,9 @@ async def test_a_fetch_that_waits_in_vain_answers_at_its_deadline(tmp_path: Path
         loop = asyncio.get_running_loop()
         began = loop.time()
         part = await client.fetch("t", 0, max_wait_ms=150, min_bytes=1 << 20)
-        assert 0.14 <= loop.time() - began < 2
+        assert loop.time() - began >= 0.14
         assert values(part.records) == [b"a"], "what is there is given"
-        began = loop.time()
-        await client.fetch("t", 1, max_wait_ms=5_000, min_bytes=0)
-        assert loop.time() - began < 1
+        await client.fetch("t", 1, max_wait_ms=WITHOUT_END_MS, min_bytes=0)
         assert served.partition("t").high_watermark.waiting == 0
 
 
@@ -180,22 +177,18 @@ async def test_a_parked_fetch_ends_with_its_connection_and_with_its_topic(tmp_pa
     async with serving(tmp_path) as served:
         client = await filled(served, "t")
         mark = served.partition("t").high_watermark
-        client.send(fetch_request("t", {0: 0}, max_wait_ms=30_000), 12)
-        async with asyncio.timeout(2):
-            while not mark.waiting:
-                await asyncio.sleep(0.01)
-            client.close()
-            while mark.waiting:
-                await asyncio.sleep(0.01)
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=WITHOUT_END_MS), 12)
+        await until(lambda: mark.waiting)
+        client.close()
+        await until(lambda: not mark.waiting)
         other = await served.connect()
-        other.send(fetch_request("t", {0: 0}, max_wait_ms=30_000), 12)
-        await asyncio.sleep(0.05)
+        other.send(fetch_request("t", {0: 0}, max_wait_ms=WITHOUT_END_MS), 12)
+        await until(lambda: mark.waiting)
         from ottla.metadata.controller import delete_topics
 
         topic_id = served.partition("t").topic_id
         await served.node.controller.propose(lambda image: delete_topics(image, [topic_id]))
-        async with asyncio.timeout(2):
-            (topic,) = (await other.receive()).responses
+        (topic,) = (await other.receive()).responses
         assert topic.partitions[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION.code
 
 
@@ -262,10 +255,11 @@ async def test_a_repeated_incremental_fetch_is_noticed_when_the_first_one_answer
         client = await filled(served, "t")
         other = await served.connect()
         first = await session(client, 0, 0, {0: 0})
-        parked = fetch_request("t", {}, session_id=first.session_id, session_epoch=1, max_wait_ms=300)
+        parked = fetch_request("t", {}, session_id=first.session_id, session_epoch=1, max_wait_ms=WITHOUT_END_MS)
         client.send(parked, 12)
-        await asyncio.sleep(0.05)
+        await until(lambda: served.partition("t").high_watermark.waiting)
         assert (await session(other, first.session_id, 2, {})).error_code == 0
+        await other.produce("t", batch(b"v"))
         assert (await client.receive()).error_code == Error.INVALID_FETCH_SESSION_EPOCH.code
 
 
@@ -348,10 +342,9 @@ async def test_read_committed_ends_where_a_transaction_is_open(tmp_path: Path) -
 async def test_a_parked_reader_of_committed_records_wakes_at_the_marker(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         client = await filled(served, "t")
-        client.send(fetch_request("t", {0: 0}, max_wait_ms=30_000, isolation_level=1), 12)
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=WITHOUT_END_MS, isolation_level=1), 12)
         served.append_in_transaction("t", in_transaction(b"v", 1, 0))
         assert not await client.is_cut(0.2), "an open transaction is not there yet"
         served.end_transaction("t", 1, 0, commit=True)
-        async with asyncio.timeout(2):
-            part = (await client.receive()).responses[0].partitions[0]
+        part = (await client.receive()).responses[0].partitions[0]
         assert values(part.records) == [b"v"] and part.last_stable_offset == 2

@@ -29,7 +29,7 @@ SOON = 0.1
 
 async def made(desk: Desk, *names: str) -> None:
     """Wait for topics that were asked for and that nobody promised: they come when the disk has them."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(desk.quorum.image.topic(name) for name in names):
             await asyncio.sleep(0.01)
 

@@ -37,7 +37,7 @@ class Producer:
 
     async def init(self) -> None:
         request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (answer := await self.client.call(request, 5)).error_code == LOADING:
                 await asyncio.sleep(0.01)
         assert answer.error_code == 0
@@ -87,7 +87,7 @@ async def fetch(client: Client, stable: bool, partition: int = 0) -> int:
 
 async def stable(client: Client) -> int:
     """The offset that a consumer begins at: it asks until there is one that no transaction is about to change."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (found := await fetch(client, stable=True)) in (UNSTABLE, LOADING):
             await asyncio.sleep(0.01)
     return found
@@ -95,7 +95,7 @@ async def stable(client: Client) -> int:
 
 async def end_when_loaded(producer: Producer) -> None:
     """Commit, after a restart."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await producer.has_ended(committed=True):
             await asyncio.sleep(0.01)
 
@@ -137,7 +137,7 @@ async def test_a_transaction_that_is_open_outlives_a_restart(tmp_path: Path) -> 
         assert await producer.commit(5) == [0]
     async with serving(tmp_path, SMALL) as served:
         producer.client = client = await served.connect()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await fetch(client, stable=True) != UNSTABLE:
                 await asyncio.sleep(0.01)
         assert await fetch(client, stable=False) == -1

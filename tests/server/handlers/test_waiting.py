@@ -9,7 +9,9 @@ from pathlib import Path
 from desk import on_loop
 from ottla.metadata.image import Partition as Assignment
 from ottla.wire.errors import Error
-from served import TouchyDisk, batch, produce_request, serving, values
+from served import SECONDS, TouchyDisk, batch, produce_request, serving, values
+
+WITHOUT_END_MS = int(2 * SECONDS * 1000)  # longer than the client here has patience
 
 
 @on_loop
@@ -20,10 +22,8 @@ async def test_a_fetch_does_not_wait_for_more_than_it_may_have(tmp_path: Path) -
         client = await served.connect()
         for _ in range(3):
             await client.produce("t", batch(b"x" * 1000))
-        began = time.monotonic()
-        fetched = await client.fetch("t", 0, min_bytes=1 << 20, max_bytes=1000, max_wait_ms=5000)
+        fetched = await client.fetch("t", 0, min_bytes=1 << 20, max_bytes=1000, max_wait_ms=WITHOUT_END_MS)
         assert len(values(fetched.records)) == 1
-        assert time.monotonic() - began < 2
 
 
 @on_loop
@@ -35,8 +35,7 @@ async def test_a_fetch_does_not_wait_because_of_what_is_cut_off(tmp_path: Path) 
         for _ in range(5):
             await client.produce("t", batch(b"x" * 1000))
         for limits in ({"max_bytes": 2500}, {"partition_max_bytes": 2500}):
-            async with asyncio.timeout(20):
-                fetched = await client.fetch("t", 0, min_bytes=2500, max_wait_ms=60_000, **limits)
+            fetched = await client.fetch("t", 0, min_bytes=2500, max_wait_ms=WITHOUT_END_MS, **limits)
             assert len(values(fetched.records)) == 2
 
 
@@ -47,12 +46,12 @@ async def test_a_partition_counts_only_as_far_as_its_own_limit(tmp_path: Path) -
         await served.topic("t", 2)
         reader, writer = await served.connect(), await served.connect()
         began = time.monotonic()
-        waiting = asyncio.create_task(reader.fetch("t", 0, min_bytes=5000, max_wait_ms=600, partition_max_bytes=2000))
+        waiting = asyncio.create_task(reader.fetch("t", 0, min_bytes=5000, max_wait_ms=1500, partition_max_bytes=2000))
         await asyncio.sleep(0.05)
         for _ in range(8):
             await writer.produce("t", batch(b"x" * 900))
         fetched = await waiting
-        assert time.monotonic() - began > 0.55
+        assert time.monotonic() - began > 1.45
         assert len(values(fetched.records)) == 2
 
 
