@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.metrics import CHILDREN_MAX, OTHER, SECONDS, Histogram, Labels, Registry
@@ -49,12 +50,12 @@ class ApiMeasure(Histogram):
         """Count the errors that an answer tells."""
         if self._codes is None:
             self._codes = error_codes(type(answer))
-        for code in self._codes(answer):
-            self.fail(Error(code).name)  # type: ignore[call-arg]
+        for code, count in Counter(self._codes(answer)).items():  # one answer may tell a hundred thousand
+            self.fail(Error(code).name, count)  # type: ignore[call-arg]
 
-    def fail(self, error: str) -> None:
-        """One more answer with this error, by the name it has in the protocol."""
-        self.errors[error] = self.errors.get(error, 0) + 1
+    def fail(self, error: str, count: int = 1) -> None:
+        """More answers with this error, by the name it has in the protocol."""
+        self.errors[error] = self.errors.get(error, 0) + count
 
 
 class TopicMeasure:

@@ -145,15 +145,15 @@ def _sorted_out(asked: Sequence[tuple[str | None, bytes]]) -> tuple[list[str], l
     refused: list[Refused] = []
     names: Counter[str] = Counter()
     ids: Counter[bytes] = Counter()
+    both = KafkaError(Error.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    neither = KafkaError(Error.INVALID_REQUEST, "Neither topic name nor id were specified.")
     for name, topic_id in asked:
         if name is not None and topic_id == ZERO_UUID:
             names[name] += 1
         elif name is None and topic_id != ZERO_UUID:
             ids[topic_id] += 1
         else:
-            both = "You may not specify both topic name and topic id."
-            why = "Neither topic name nor id were specified." if name is None else both
-            refused.append((name, topic_id, KafkaError(Error.INVALID_REQUEST, why)))
+            refused.append((name, topic_id, neither if name is None else both))
     name_twice = KafkaError(Error.INVALID_REQUEST, "Duplicate topic name.")
     id_twice = KafkaError(Error.INVALID_REQUEST, "Duplicate topic id.")
     refused += [(name, ZERO_UUID, name_twice) for name, count in names.items() if count > 1]
