@@ -179,7 +179,7 @@ def test_perf(broker: str, name: str) -> None:
     read = as_json(broker, "perf", "consume", name, "-n", "2000")
     assert read["records"] == 2000 and read["records_per_second"] > 0
     assert "records per second" in ottla(broker, "perf", "consume", name, "-n", "500").stdout
-    too_few = as_json(broker, "perf", "consume", name, "-n", "9999", "--timeout", "1", code=1)
+    too_few = as_json(broker, "perf", "consume", name, "-n", "9999", "--timeout", "4", code=1)
     assert too_few["records"] == 2000
     ottla(broker, "perf", "produce", name, "-n", "0", code=2)
     ottla(broker, "perf", "produce", name, "--transaction-ms", "5", "--acks", "1", code=2)
@@ -204,7 +204,7 @@ def first_line(command: list[str]) -> str:
         assert reader.stdout is not None
         line = reader.stdout.readline()
         reader.stdout.close()
-        assert reader.wait(30) == 0
+        assert reader.wait(60) == 0
     return line
 
 

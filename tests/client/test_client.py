@@ -28,7 +28,7 @@ def run(broker: str, act: Callable[[Cluster, str], Awaitable[Any]]) -> Any:
     """Call `act` with a cluster and the name of a topic nobody has used."""
 
     async def main() -> Any:
-        async with Cluster(broker, budget_s=15) as cluster:
+        async with Cluster(broker, budget_s=45) as cluster:
             return await act(cluster, f"client-{os.getpid()}-{next(NUMBERS)}-{random.randrange(1 << 32):x}")
 
     return asyncio.run(main())
@@ -270,7 +270,7 @@ def test_following_sees_what_comes_later(broker):
         assert await consumer.fetch() == []
         async with Producer(cluster) as producer:
             await producer.send(topic, value=b"later", partition=1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (records := await consumer.fetch()):
                 pass
         consumer.close()

@@ -51,7 +51,7 @@ def run(address: str, act: Callable[[Cluster, str], Awaitable[Any]], partitions:
     """`act` gets a cluster, and a name for a topic and its group that nobody has used; the topic has 40 records."""
 
     async def main() -> Any:
-        async with asyncio.timeout(LIMIT_S), Cluster(address, budget_s=15) as cluster:
+        async with asyncio.timeout(LIMIT_S), Cluster(address, budget_s=45) as cluster:
             name = f"members-{os.getpid()}-{next(NUMBERS)}"
             await Admin(cluster).create_topic(name, partitions=partitions)
             await fill(cluster, name, partitions)
@@ -67,7 +67,7 @@ async def fill(cluster: Cluster, topic: str, partitions: int = 4, start: int = 0
 
 
 def member(cluster: Cluster, name: str, protocol: str = "classic", **more: Any) -> GroupConsumer:
-    manners = Manners(heartbeat_ms=100, session_timeout_ms=6000, **more.pop("manners", {}))
+    manners = Manners(heartbeat_ms=100, session_timeout_ms=30_000, **more.pop("manners", {}))
     more = {"reset": EARLIEST, "wait_ms": 50, "topics": [name], **more}
     return GroupConsumer(
         cluster, more.pop("group", name), more.pop("topics"), protocol=protocol, manners=manners, **more

@@ -107,12 +107,12 @@ def run(broker: str, act: Callable[[Cluster, Cluster, Between, str], Awaitable[N
     """`act` gets the cluster, the same behind a proxy, the proxy, and a new topic."""
 
     async def main() -> None:
-        async with asyncio.timeout(LIMIT_S), Cluster(broker, budget_s=15) as cluster:
+        async with asyncio.timeout(LIMIT_S), Cluster(broker, budget_s=45) as cluster:
             topic = f"sending-{os.getpid()}-{next(NUMBERS)}"
             await Admin(cluster).create_topic(topic, partitions=partitions)
             await cluster.partition_count(topic)
             between = Between(next(iter(cluster.brokers.values())))
-            behind = Behind(broker, budget_s=15)
+            behind = Behind(broker, budget_s=45)
             behind.proxy = await between.start()
             try:
                 await act(cluster, behind, between, topic)

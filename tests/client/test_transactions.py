@@ -44,7 +44,7 @@ def run(address: str, act: Callable[[Cluster, str], Awaitable[Any]]) -> Any:
     """`act` gets a cluster, and a name that nobody has used; the topic of that name has 3 partitions."""
 
     async def main() -> Any:
-        async with asyncio.timeout(LIMIT_S), Cluster(address, budget_s=15) as cluster:
+        async with asyncio.timeout(LIMIT_S), Cluster(address, budget_s=45) as cluster:
             name = f"tx-{os.getpid()}-{next(NUMBERS)}"
             await Admin(cluster).create_topic(name, partitions=3)
             return await act(cluster, name)

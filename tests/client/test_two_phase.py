@@ -37,7 +37,7 @@ def run(server: Node, act: Callable[[Cluster, str], Awaitable[Any]]) -> Any:
     """`act` gets a cluster, and a name that nobody has used; the topic of that name has 2 partitions."""
 
     async def main() -> Any:
-        async with asyncio.timeout(LIMIT_S), Cluster(server.address, budget_s=15) as cluster:
+        async with asyncio.timeout(LIMIT_S), Cluster(server.address, budget_s=45) as cluster:
             name = f"two-{os.getpid()}-{next(NUMBERS)}"
             await Admin(cluster).create_topic(name, partitions=2)
             return await act(cluster, name)

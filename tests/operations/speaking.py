@@ -141,8 +141,8 @@ def batch_of(*values: bytes, now_ms: int | None = None, **options: Any) -> bytes
     return bytes(build([Record(timestamp=stamp, value=value) for value in values], **options))
 
 
-def eventually(is_so: Callable[[], Any], seconds: float = 10.0, pause: float = 0.05) -> Any:
-    """What `is_so` answers once that is true."""
+def eventually(is_so: Callable[[], Any], seconds: float = 60.0, pause: float = 0.05) -> Any:
+    """What `is_so` answers once that is true. Only what never comes takes so long."""
     deadline = time.monotonic() + seconds
     while True:
         answer = is_so()
@@ -155,13 +155,13 @@ def eventually(is_so: Callable[[], Any], seconds: float = 10.0, pause: float = 0
 # --- the command, and the HTTP port
 
 
-def ottla(*arguments: str, seconds: float = 30.0, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def ottla(*arguments: str, seconds: float = 60.0, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end."""
     command = [*prefix, sys.executable, "-m", "ottla.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=TREE)
 
 
-def page(port: int, path: str = "/metrics", seconds: float = 5.0) -> tuple[int, str]:
+def page(port: int, path: str = "/metrics", seconds: float = SECONDS) -> tuple[int, str]:
     """Status and text of a page of the HTTP port; status 0 if nobody listens there."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=seconds) as answer:

@@ -147,7 +147,7 @@ def test_a_partition_whose_files_cannot_be_made_waits_for_it(node: StartNode) ->
         assert line.fetch("events", 0, partition=1).error_code == STORAGE_ERROR
         assert samples(metrics)["ottla_failed_partitions"] == 1
         in_the_way.unlink()
-        eventually(lambda: line.produce("events", batch_of(b"value"), 1).error_code == 0, 5)
+        eventually(lambda: line.produce("events", batch_of(b"value"), 1).error_code == 0)
         assert samples(metrics)["ottla_failed_partitions"] == 0
     assert broker.restart().is_running()
     with Line(broker.address) as line:

@@ -78,7 +78,7 @@ def test_a_full_disk_refuses_records_and_nothing_else(
         assert full['ottla_request_errors_total{api="Produce",error="KAFKA_STORAGE_ERROR"}'] >= 4
         in_the_way.unlink()
         freed = time.monotonic()
-        eventually(lambda: line.produce("events", batch_of(b"again")).error_code == 0, 5)
+        eventually(lambda: line.produce("events", batch_of(b"again")).error_code == 0)
         resumed = time.monotonic() - freed
         assert line.create("more") == 0
         values = [record.value for record in line.records("events")]
@@ -112,11 +112,11 @@ def test_topics_can_be_deleted_on_a_full_disk(node: StartNode, volume: Path) -> 
                 assert line.produce(topic, batch_of(VALUE)).error_code == 0
         acknowledged = fill(line, "kept")
         assert line.delete("wide") == 0
-        eventually(lambda: line.produce("kept", batch_of(b"again")).error_code == 0, 5)
+        eventually(lambda: line.produce("kept", batch_of(b"again")).error_code == 0)
         acknowledged += fill(line, "kept")
         altered = ottla("topic", "alter", "long", "--config", "retention.bytes=1", "-b", broker.address)
         assert altered.returncode == 0, altered.stderr
-        eventually(lambda: line.produce("kept", batch_of(b"again")).error_code == 0, 5)
+        eventually(lambda: line.produce("kept", batch_of(b"again")).error_code == 0)
         assert len([1 for _ in line.records("kept")]) == len(acknowledged) + 2
         assert line.offset("long", -2) > 0
     assert broker.is_running()
@@ -140,7 +140,7 @@ def test_a_node_starts_on_a_full_disk_and_is_killed_there(node: StartNode, volum
     with Line(broker.address) as line:
         assert [record.offset for record in line.records("events")] == acknowledged
         in_the_way.unlink()
-        eventually(lambda: line.produce("events", batch_of(b"again")).error_code == 0, 5)
+        eventually(lambda: line.produce("events", batch_of(b"again")).error_code == 0)
     assert "the disk is full" in broker.log_text()
 
 
@@ -156,7 +156,7 @@ def test_creating_topics_on_a_disk_that_fills_up_never_kills_the_node(node: Star
         made = [number for number, code in enumerate(codes) if code == 0]
         in_the_way.unlink()
         for number in (made[0], made[-1]):
-            eventually(lambda name=f"topic-{number}": line.produce(name, batch_of(b"a"), 3).error_code == 0, 5)
+            eventually(lambda name=f"topic-{number}": line.produce(name, batch_of(b"a"), 3).error_code == 0)
     assert broker.stop() == 0
     broker.start()
 

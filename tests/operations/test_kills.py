@@ -97,7 +97,7 @@ def run(broker: Node, kills: int, rng: random.Random) -> list[float]:
     try:
         for number in range(kills):
             before = len(load.acknowledged)
-            eventually(lambda before=before: len(load.acknowledged) > before, 20, pause=0.005)
+            eventually(lambda before=before: len(load.acknowledged) > before, pause=0.005)
             time.sleep(rng.uniform(0, 0.3))
             broker.kill()
             acknowledged = dict(load.acknowledged)
@@ -153,7 +153,7 @@ def test_only_what_follows_the_recovery_point_is_scanned(node: StartNode, capsys
             assert line.produce(TOPIC, large).error_code == 0
     files = segments(broker.directory, TOPIC)
     assert len(files) == 60
-    eventually(lambda: recovery_point(broker.directory) >= 116, 10)
+    eventually(lambda: recovery_point(broker.directory) >= 116)
     broker.kill()
     whole = files[-1].stat().st_size
     torn = batch_of(b"torn", base_offset=120)[:-1]

@@ -32,13 +32,13 @@ def traced(server: Server, *options: str) -> Iterator[list[str]]:
             command = ["strace", "-f", "-p", str(server.pid), "-o", str(found), *options]
             process = subprocess.Popen(command, stderr=errors, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
         try:
-            eventually(lambda: b"attached" in said.read_bytes() or process.poll() is not None, 10)
+            eventually(lambda: b"attached" in said.read_bytes() or process.poll() is not None)
             if process.poll() is not None and "attached" not in said.read_text():
                 pytest.skip(f"strace may not look at other processes here: {said.read_text().strip()}")
             yield calls
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(10)
+            process.wait(60)
             calls += found.read_text().splitlines() if found.exists() else []
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from ottla.testing import Broker, broker
 from ottla.testing.broker import BrokerFailed
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module", params=["child", "thread"])
@@ -35,7 +35,7 @@ def running(shared: Broker) -> Iterator[Broker]:
 def produce(address: str, topic: str, *values: bytes, **settings: object) -> list[object]:
     """What became of each: its offset, or the error."""
     outcomes: list[object] = []
-    producer = Producer({"bootstrap.servers": address, "message.timeout.ms": 15_000, **settings})
+    producer = Producer({"bootstrap.servers": address, "message.timeout.ms": 45_000, **settings})
     for value in values:
         producer.produce(
             topic, value, partition=0, callback=lambda e, m: outcomes.append(e.name() if e else m.offset())
@@ -142,7 +142,8 @@ def test_a_full_disk_refuses_and_recovers(running: Broker) -> None:
     assert refused and refused[0] != 0
     running.faults.free_disk()
     deadline = time.monotonic() + SECONDS
-    while produce(running.bootstrap, topic, b"two", **{"message.timeout.ms": 1000}) != [0]:
+    # Its error may be one that the client gives up at; but a record that is given up in a hurry may be there all the same.
+    while produce(running.bootstrap, topic, b"two") != [0]:
         assert time.monotonic() < deadline, "the broker does not take records although there is room"
     assert consume(running.bootstrap, topic, 1) == [b"two"]
 

@@ -41,7 +41,7 @@ def formatted(properties: Path) -> None:
     assert storage.main(["format", "-c", str(properties), "-t", CLUSTER_ID, "--standalone"]) == 0
 
 
-def waited_for(what: object, seconds: float = 30.0) -> None:
+def waited_for(what: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     assert callable(what)
     while not what():
@@ -64,7 +64,7 @@ def test_format_start_stop(properties: Path, run_directory: None, capsys: pytest
         ]
         assert server_stop.main(["--node-id", "4"]) == 1
         assert server_stop.main(["--process-role=broker"]) == 0
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.communicate()
