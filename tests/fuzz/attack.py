@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -49,11 +50,17 @@ class Outcome:
 
 
 async def attack(
-    host: str, port: int, seed: int, requests: int, told: Callable[[Outcome], None] | None = None
+    host: str,
+    port: int,
+    seed: int,
+    requests: int,
+    told: Callable[[Outcome], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
+    """`clock` tells what the healthy client's waits are measured in."""
     outcome = Outcome()
     stop = asyncio.Event()
-    healthy = asyncio.create_task(stay_healthy(host, port, outcome, stop))
+    healthy = asyncio.create_task(stay_healthy(host, port, outcome, stop, clock))
     share = -(-requests // CONNECTIONS)
     fuzzers = [asyncio.create_task(fuzz(host, port, f"{seed}/{n}", share, outcome)) for n in range(CONNECTIONS)]
     pending: set[asyncio.Task[None]] = {*fuzzers, healthy}
@@ -103,15 +110,14 @@ async def burst(host: str, port: int, frames: list[bytes], lie: bytes, outcome: 
     return seen
 
 
-async def stay_healthy(host: str, port: int, outcome: Outcome, stop: asyncio.Event) -> None:
+async def stay_healthy(host: str, port: int, outcome: Outcome, stop: asyncio.Event, clock: Callable[[], float]) -> None:
     """An honest client: asks every few milliseconds and must always be answered."""
     reader, writer = await asyncio.open_connection(host, port)
-    loop = asyncio.get_running_loop()
     while not stop.is_set():
-        asked = loop.time()
+        asked = clock()
         writer.write(question(1))
         size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
         await asyncio.wait_for(reader.readexactly(size), 30)
-        outcome.latencies.append(loop.time() - asked)
+        outcome.latencies.append(clock() - asked)
         await asyncio.sleep(0.005)
     writer.close()

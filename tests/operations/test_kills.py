@@ -120,6 +120,7 @@ def told(capsys: pytest.CaptureFixture[str], recoveries: list[float]) -> None:
         print(f" [{len(recoveries)} kills; ready again after {middle:.2f} s, worst {max(recoveries):.2f} s]", end="")
 
 
+@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_or_doubled_by_kills(node: StartNode, capsys: pytest.CaptureFixture[str]) -> None:
     """IDM-06, LOG-04, LOG-18, LOG-19: after each kill -9 every acknowledged record is at its offset exactly once, although
     the producer sends again what was not answered."""
