@@ -48,6 +48,15 @@ sys.meta_path.insert(0, Interrupt())
 sys.exit(main(sys.argv[2:]))
 """
 
+# While the event loop is being made, which complains when it is collected half made.
+INTERRUPTED_WHILE_A_LOOP_IS_MADE = """
+import asyncio, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ottla.cli.main import main
+asyncio.BaseEventLoop.__init__ = lambda self: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(main(sys.argv[1:]))
+"""
+
 # The moment a node serves, while something else beside it begins.
 INTERRUPTED_AT_THE_START = """
 import contextlib, os, signal, sys
@@ -106,6 +115,16 @@ def test_while_it_is_loaded(tmp_path: Path, module: str, program: str) -> None:
     command = [sys.executable, "-c", program, module, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=TREE)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"), [("produce t", 130), ("consume t", 0), ("topic list", 130), ("serve --data DATA", 130)]
+)
+def test_while_a_loop_is_made(tmp_path: Path, verb: str, code: int) -> None:
+    words = [str(tmp_path / "data") if word == "DATA" else word for word in verb.split()]
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_A_LOOP_IS_MADE, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=TREE)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.1, 0.2, 0.3, 0.4])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli.interrupted import fall_silent
 from ottla.cli.mistakes import Mistake
 from ottla.cli.options import add_bootstrap, add_json, cluster_of, moment_ms
 from ottla.cli.text import compact, header_name, shown
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         asyncio.run(_consume(args))
     except KeyboardInterrupt:
+        fall_silent()
         sys.stdout.flush()
     return 0
 

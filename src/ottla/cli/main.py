@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 
 from ottla import __version__
+from ottla.cli.interrupted import INTERRUPTED, end_if_interrupted, fall_silent
 from ottla.cli.mistakes import Mistake, explain
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to load than this file
@@ -39,7 +40,6 @@ VERBS = {
 }
 
 USAGE = "usage: ottla VERB [options]\n\n{verbs}\n\nHelp for one verb, with examples: ottla VERB --help"
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,12 +91,13 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
 
 def guarded(run: Callable[[], int], name: str = "ottla: ", mistake_code: int = 2) -> int:
     """Run a verb; turn what may go wrong into one line, led by the program's name, and an exit code."""
-    before, sys.unraisablehook = sys.unraisablehook, _end_if_interrupted
+    before, sys.unraisablehook = sys.unraisablehook, end_if_interrupted
     try:
         code = run()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        fall_silent()
         _end_at_once_if_told_again()
         return INTERRUPTED
     except BrokenPipeError:
@@ -110,19 +111,8 @@ def guarded(run: Callable[[], int], name: str = "ottla: ", mistake_code: int = 2
         print(f"{name}{line}", file=sys.stderr)
         return mistake_code if isinstance(error, Mistake) else 1
     finally:
-        sys.unraisablehook = before
-
-
-def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a callback of its own, such as those of imports, and shows a traceback: a Ctrl-C that
-    comes there would be lost."""
-    if dropped.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(dropped)
-        return
-    try:
-        sys.stdout.flush()
-    finally:
-        os._exit(INTERRUPTED)
+        if sys.unraisablehook is end_if_interrupted:
+            sys.unraisablehook = before
 
 
 def _end_at_once_if_told_again() -> None:
