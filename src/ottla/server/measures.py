@@ -50,8 +50,9 @@ class ApiMeasure(Histogram):
         """Count the errors that an answer tells."""
         if self._codes is None:
             self._codes = error_codes(type(answer))
-        for code, count in Counter(self._codes(answer)).items():  # one answer may tell a hundred thousand
-            self.fail(Error(code).name, count)  # type: ignore[call-arg]
+        if found := self._codes(answer):  # mostly none, and at times a hundred thousand
+            for code, count in Counter(found).items():
+                self.fail(Error(code).name, count)  # type: ignore[call-arg]
 
     def fail(self, error: str, count: int = 1) -> None:
         """More answers with this error, by the name it has in the protocol."""
