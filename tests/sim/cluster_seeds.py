@@ -13,4 +13,5 @@ NAMED: dict[str, tuple[int, int]] = {
     "a node whose metadata fails while it says goodbye waits for an answer that cannot come": (20262675, 5),
     "a broker gives up its start because the disk of the controller is full": (8300456, 5),
     "all others are killed before anybody notices whose disk was wiped, and wait for that one": (8300752, 5),
+    "a member that still talks to a coordinator of before is put out by the next one": (8310025, 5),
 }

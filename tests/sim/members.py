@@ -39,7 +39,7 @@ class WatchedClassic(ClassicMember):
 
     async def _sync(self, joined: JoinGroupResponse) -> None:
         question = self.owner.ledger.joining(self.coordinator.key)
-        self.owner.question = question, asyncio.get_running_loop().time()
+        self.owner.question = question, self.owner.ledger.sending(asyncio.get_running_loop().time())
         await super()._sync(joined)
 
     async def _take(self, assigned: Partitions) -> None:
@@ -50,7 +50,7 @@ class WatchedClassic(ClassicMember):
         await super()._take(assigned)
 
     async def _beat_once(self) -> None:
-        sent_at = asyncio.get_running_loop().time()
+        sent_at = self.owner.ledger.sending(asyncio.get_running_loop().time())
         await super()._beat_once()
         if not self._is_lost:
             self.owner.ledger.heard(self.owner.name, sent_at)
@@ -61,7 +61,7 @@ class WatchedConsumer(ConsumerMember):
 
     async def _say(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
         ledger, group = self.owner.ledger, self.coordinator.key
-        sent_at, question = asyncio.get_running_loop().time(), ledger.joining(group)
+        sent_at, question = ledger.sending(asyncio.get_running_loop().time()), ledger.joining(group)
         answer = await super()._say(epoch)
         if epoch >= JOIN:
             ledger.heard(self.owner.name, sent_at)

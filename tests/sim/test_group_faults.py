@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from ottla.client.cluster import TopicPartition
+from ottla.sim.group_checks import Ledger
 from sim.group_mutants import MUTANTS
 from sim.group_play import play
 from sim.many_seeds import assert_same_in_every_process, caught, play_all, quiet, show
@@ -50,6 +52,20 @@ def test_groups_keep_their_promises_through_thousands_of_seeds(capsys: pytest.Ca
     with capsys.disabled():
         show("groups", figures, began)
     assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("is_deposed", [False, True])
+def test_who_is_heard_by_a_coordinator_of_before_has_no_claim(is_deposed: bool) -> None:
+    """And whoever is heard by the right one has it until its session is over."""
+    ledger, where = Ledger(3.0), TopicPartition("t", 0)
+    ledger.heard("first", ledger.sending(1.0))
+    ledger.took("g", "first", 1, [where], 1.0)
+    ledger.may_be_old = lambda: is_deposed
+    ledger.heard("first", ledger.sending(3.5))
+    ledger.may_be_old = lambda: False
+    ledger.heard("second", ledger.sending(4.5))
+    ledger.took("g", "second", 2, [where], 4.6)
+    assert [anomaly.kind for anomaly in ledger.found] == ([] if is_deposed else ["owned-twice"])
 
 
 def test_same_seed_same_history_of_groups_in_every_process() -> None:

@@ -12,7 +12,8 @@ given up, generations and epochs, and when the coordinator last heard of them. `
 
 A member is put out of its group when nothing was heard of it for its session timeout, not before. So its claim to a partition
 holds at least that long, counted from the sending of its last request that was answered. A member that was out of touch for
-longer may still believe that it owns something: that is nobody's fault.
+longer may still believe that it owns something: that is nobody's fault. Nor does it count who was heard by a coordinator that
+is one no more and does not know: the next one gives each member a session when it takes over, and puts out who stays away.
 
 What a crash may take: nothing of what was acknowledged when only the process dies, nor when the power goes and the topic of
 the offsets is synced before anything is acknowledged. Otherwise what was told before may have been lost with the power, and
@@ -29,6 +30,7 @@ from ottla.client.cluster import TopicPartition
 from ottla.sim.checks import Anomaly
 
 Where = tuple[str, TopicPartition]
+NEVER = float("-inf")
 FORGIVEN = ("lost-commit", "phantom-commit", "skipped", "owned-twice", "epoch-fell", "undead")
 
 
@@ -126,9 +128,14 @@ class Ledger:
 
     # -- owners
 
+    def sending(self, now: float) -> float:
+        """A member sends something. The moment of it, to be told when it was heard; NEVER if it may talk to a coordinator of
+        before. (One that is deposed later hears it in time: the session that the next one gives begins even later.)"""
+        return NEVER if self.may_be_old() else now
+
     def heard(self, member: str, sent_at: float) -> None:
         """The coordinator answered a request that the member had sent at that moment."""
-        self._heard[member] = max(self._heard.get(member, -1.0), sent_at)
+        self._heard[member] = max(self._heard.get(member, NEVER), sent_at)
 
     def took(self, group: str, member: str, number: int, partitions: Iterable[TopicPartition], now: float) -> None:
         for where in partitions:
@@ -144,7 +151,7 @@ class Ledger:
 
     def _is_in(self, member: str, now: float) -> bool:
         """Its session cannot be over yet."""
-        return now < self._heard.get(member, -1.0) + self.session_s
+        return now < self._heard.get(member, NEVER) + self.session_s
 
     def gave_up(self, group: str, member: str, partitions: Iterable[TopicPartition]) -> None:
         for where in partitions:
