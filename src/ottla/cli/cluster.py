@@ -131,27 +131,32 @@ async def _disks(cluster: Cluster) -> tuple[Any, str]:
 
 async def disks_of(cluster: Cluster) -> list[dict[str, Any]]:
     """Every data directory of every broker."""
+    brokers = sorted(broker.node_id for broker in (await cluster.metadata([])).brokers)
+    return [disk for broker in brokers for disk in await disks_of_broker(cluster, broker, broker)]
+
+
+async def disks_of_broker(cluster: Cluster, broker: int, node_id: int | None) -> list[dict[str, Any]]:
+    """The data directories of one broker, which is asked where it advertises itself, or with None wherever it was found."""
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check, failure
     from ottla.wire.messages.cluster import DescribeLogDirsRequest
 
-    data: list[dict[str, Any]] = []
-    for broker in sorted((await cluster.metadata([])).brokers, key=lambda broker: broker.node_id):
-        answer = await ask(cluster, DescribeLogDirsRequest(topics=None), broker.node_id)
-        check(answer.error_code)
-        for each in answer.results:
-            partitions = [partition for topic in each.topics for partition in topic.partitions]
-            data.append(
-                {
-                    "broker": broker.node_id,
-                    "directory": each.log_dir,
-                    "partitions": len(partitions),
-                    "bytes": sum(partition.partition_size for partition in partitions),
-                    "free": each.usable_bytes,
-                    "total": each.total_bytes,
-                    "error": failure(each.error_code).error.name if each.error_code else None,
-                }
-            )
+    answer = await ask(cluster, DescribeLogDirsRequest(topics=None), node_id)
+    check(answer.error_code)
+    data = []
+    for each in answer.results:
+        partitions = [partition for topic in each.topics for partition in topic.partitions]
+        data.append(
+            {
+                "broker": broker,
+                "directory": each.log_dir,
+                "partitions": len(partitions),
+                "bytes": sum(partition.partition_size for partition in partitions),
+                "free": each.usable_bytes,
+                "total": each.total_bytes,
+                "error": failure(each.error_code).error.name if each.error_code else None,
+            }
+        )
     return data
 
 

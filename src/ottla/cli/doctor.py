@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.colour import coloured
 from ottla.cli.mistakes import Mistake
@@ -15,7 +15,7 @@ from ottla.cli.options import add_bootstrap, add_json, cluster_of
 from ottla.cli.text import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from ottla.client.cluster import Cluster
 
@@ -207,14 +207,21 @@ async def _broker(args: argparse.Namespace) -> list[Finding]:
             for check in checks:
                 try:
                     found += await check(cluster)
-                except KafkaError as error:
-                    found.append(Finding(check.__name__.strip("_"), WARNING, f"cannot be told: {error.message}"))
-    except OSError as error:
+                except (KafkaError, OSError) as error:
+                    found.append(_untold(check.__name__.strip("_").replace("_", " "), error))
+    except OSError as error:  # nobody could be asked anything
         if not any(_answers(host, port) for host, port in _wanted(args)):
             return found  # the ports were told about already
         advice = "another program has this port, or it speaks TLS or SASL: look at `listeners` of the broker"
         found.append(Finding("protocol", WRONG, f"whoever listens does not speak Kafka ({error})", advice))
     return found
+
+
+def _untold(about: str, error: Exception) -> Finding:
+    """One thing that could not be asked leaves the others to be told."""
+    from ottla.client.cluster import reason
+
+    return Finding(about, WARNING, f"cannot be told: {reason(error) if isinstance(error, OSError) else error}")
 
 
 def _wanted(args: argparse.Namespace) -> list[tuple[str, int]]:
@@ -276,11 +283,15 @@ async def _controllers(cluster: Cluster) -> list[Finding]:
     from ottla.cli.kafka.metadata_quorum import quorum_of
 
     found = []
-    brokers = sorted(broker.node_id for broker in (await cluster.metadata([])).brokers)
+    brokers = await _brokers(cluster)
     for node in (await quorum_of(cluster)).nodes:
         if node.node_id not in brokers:
             continue
-        wanted = _listeners((await _settings(cluster, node.node_id)).get("listeners"))
+        try:
+            wanted = _listeners((await _settings(cluster, node.node_id, brokers)).get("listeners"))
+        except OSError as error:
+            found.append(_untold(f"controller {node.node_id}", error))
+            continue
         for listener in node.listeners:
             port = wanted.get(listener.name) or listener.port
             if port != listener.port:
@@ -304,18 +315,37 @@ def _listeners(text: str | None) -> dict[str, int]:
     return ports
 
 
-async def _settings(cluster: Cluster, broker: int) -> dict[str, str | None]:
+async def _brokers(cluster: Cluster) -> list[int]:
+    return sorted(broker.node_id for broker in (await cluster.metadata([])).brokers)
+
+
+def _asked(broker: int, brokers: list[int]) -> int | None:
+    """Where a broker is asked: the only one there is where it was found, as what it advertises may lead nowhere."""
+    return None if brokers == [broker] else broker
+
+
+async def _settings(cluster: Cluster, broker: int, brokers: list[int]) -> dict[str, str | None]:
     from ottla.cli.kafka.asking import BROKER, configs
 
-    found = await configs(cluster, BROKER, [str(broker)], node_id=broker)
+    found = await configs(cluster, BROKER, [str(broker)], node_id=_asked(broker, brokers))
     return {config.name: config.value for config in found[str(broker)]}
+
+
+async def _settings_of_any(cluster: Cluster, brokers: list[int]) -> dict[str, str | None]:
+    """Those of the first broker that can be reached; the last one's failure is everybody's."""
+    for broker in brokers[:-1]:
+        try:
+            return await _settings(cluster, broker, brokers)
+        except OSError:
+            continue
+    return await _settings(cluster, brokers[-1], brokers)
 
 
 async def _internal_topics(cluster: Cluster) -> list[Finding]:
     """A cluster that is smaller than the number of copies it was told to keep cannot make these topics."""
     response = await cluster.metadata(None)
     brokers, topics = sorted(broker.node_id for broker in response.brokers), {t.name for t in response.topics}
-    settings = await _settings(cluster, brokers[0])
+    settings = await _settings_of_any(cluster, brokers)
     found = []
     for topic, (copies_setting, in_sync_setting, what) in INTERNAL.items():
         copies = int(settings.get(copies_setting) or 0)
@@ -351,17 +381,23 @@ async def _partitions(cluster: Cluster) -> list[Finding]:
 
 
 async def _disks(cluster: Cluster) -> list[Finding]:
-    from ottla.cli.cluster import disks_of
+    from ottla.cli.cluster import disks_of_broker
 
-    found = []
-    for disk in await disks_of(cluster):
-        about = f"disk of broker {disk['broker']}, {disk['directory']}"
-        if disk["error"]:
-            found.append(
-                Finding(
-                    about, WRONG, disk["error"], "the broker has given this directory up: look at its log and the disk"
-                )
-            )
-        elif disk["free"] >= 0:
-            found.append(_space(about, disk["free"], disk["total"]))
+    found: list[Finding] = []
+    brokers = await _brokers(cluster)
+    for broker in brokers:
+        try:
+            disks = await disks_of_broker(cluster, broker, _asked(broker, brokers))
+        except OSError as error:
+            found.append(_untold(f"disks of broker {broker}", error))
+        else:
+            found += [_disk(disk) for disk in disks if disk["error"] or disk["free"] >= 0]
     return found
+
+
+def _disk(disk: Mapping[str, Any]) -> Finding:
+    about = f"disk of broker {disk['broker']}, {disk['directory']}"
+    if disk["error"]:
+        advice = "the broker has given this directory up: look at its log and the disk"
+        return Finding(about, WRONG, disk["error"], advice)
+    return _space(about, disk["free"], disk["total"])
