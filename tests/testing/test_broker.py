@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +99,16 @@ def test_records_outlive_a_restart(running: Broker) -> None:
 
 
 def test_an_api_is_refused_as_often_as_wanted(running: Broker) -> None:
+    """Twice: a producer that tries twice fails, and one that tries once is served after that."""
+    topic = running.create_topic("refused")
+    running.faults.refuse("Produce", "NOT_ENOUGH_REPLICAS", times=2)
+    twice = {"retries": 1, "retry.backoff.ms": 10}
+    assert produce(running.bootstrap, topic, b"one", **twice) == ["NOT_ENOUGH_REPLICAS"]
+    assert produce(running.bootstrap, topic, b"two", retries=0) == [0]
+    assert consume(running.bootstrap, topic, 1) == [b"two"]
+
+
+def test_a_refusal_is_tried_again(running: Broker) -> None:
     topic = running.create_topic("refused")
     running.faults.refuse("Produce", "NOT_ENOUGH_REPLICAS", times=2)
     assert produce(running.bootstrap, topic, b"one", **{"retry.backoff.ms": 10}) == [0]
@@ -121,9 +134,14 @@ def test_a_lost_answer_is_no_lost_and_no_doubled_record(running: Broker) -> None
 
 
 def test_a_dropped_connection_is_made_again(running: Broker) -> None:
+    """Who does not try again loses the record, because nothing of the request was done; who does finds a new connection."""
     topic = running.create_topic("dropped")
     running.faults.drop("Produce", times=1)
-    assert produce(running.bootstrap, topic, b"one", **{"retry.backoff.ms": 10}) == [0]
+    assert produce(running.bootstrap, topic, b"one", retries=0) == ["_TRANSPORT"]
+    assert ends(running, topic) == 0
+    running.faults.drop("Produce", times=1)
+    assert produce(running.bootstrap, topic, b"two", **{"retry.backoff.ms": 10}) == [0]
+    assert consume(running.bootstrap, topic, 1) == [b"two"]
 
 
 def test_a_delay_is_felt(running: Broker) -> None:
@@ -138,8 +156,8 @@ def test_a_full_disk_refuses_and_recovers(running: Broker) -> None:
     """LOG-23."""
     topic = running.create_topic("full")
     running.faults.fill_disk()
-    refused = produce(running.bootstrap, topic, b"one", **{"message.timeout.ms": 500, "retries": 0})
-    assert refused and refused[0] != 0
+    assert produce(running.bootstrap, topic, b"one", retries=0) == ["KAFKA_STORAGE_ERROR"]
+    assert ends(running, topic) == 0
     running.faults.free_disk()
     deadline = time.monotonic() + SECONDS
     # Its error may be one that the client gives up at; but a record that is given up in a hurry may be there all the same.
@@ -180,6 +198,23 @@ def test_kill_9_and_start_on_what_is_left() -> None:
         assert running.directory == directory
         assert consume(running.bootstrap, topic, 1) == [b"one"]
     assert not os.path.exists(directory)
+
+
+def test_a_broker_on_a_thread_leaves_the_process_to_the_test() -> None:
+    """What a process of its own may do for a node, a guest may not: take signals, or change how garbage is collected."""
+
+    def ways() -> tuple[object, ...]:
+        taken = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        collecting = (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count())
+        return taken, collecting, logging.getLogger().handlers[:], sys.excepthook, threading.excepthook
+
+    before = ways()
+    with broker(in_process=True) as running:
+        produce(running.bootstrap, running.create_topic("guest"), b"one")
+        assert ways() == before
+        running.restart()
+        assert ways() == before
+    assert ways() == before
 
 
 def test_a_broker_on_a_thread_cannot_be_killed_and_says_so() -> None:
