@@ -148,6 +148,14 @@ def test_timestamps_out_of_bounds() -> None:
     assert put(make_log(settings=bounded), batch(timestamp=NOW_MS - 1000)) == [0]
 
 
+@pytest.mark.parametrize("bound", [1000, 2 * HOUR_MS], ids=["narrower", "wider"])
+def test_the_bound_of_the_future_is_the_topics_own(bound: int) -> None:
+    """TRAP-17: `message.timestamp.after.max.ms`."""
+    settings = LogSettings.of({"message.timestamp.after.max.ms": bound})
+    assert refused(batch(timestamp=NOW_MS + bound + 1), settings) is Error.INVALID_TIMESTAMP
+    assert put(make_log(settings=settings), batch(timestamp=NOW_MS + bound)) == [0]
+
+
 def test_a_record_below_the_bound_is_found_behind_a_first_one_above_it() -> None:
     data = build([Record(timestamp=NOW_MS), Record(timestamp=NOW_MS - 5000)])
     bounded = LogSettings(message_timestamp_before_max_ms=1000)

@@ -330,6 +330,21 @@ def test_many_small_segments_become_few() -> None:
     assert names(log, ".cleaned", ".swap") == []
 
 
+def test_segments_whose_indexes_would_not_fit_into_one_stay_apart() -> None:
+    """LOG-21: `segment.index.bytes` bounds what becomes one, as it bounds what is appended to."""
+
+    def left(index_bytes: int) -> int:
+        log = make_log(settings=replace(COMPACT, segment_bytes=600, index_interval_bytes=100))
+        for number in range(200):
+            keyed(log, (b"key %d" % number, b"v"))
+        log.configure(replace(log.settings, segment_bytes=1 << 20, segment_index_bytes=index_bytes))
+        log.roll()
+        run(clean(log))
+        return len(log.segments)
+
+    assert left(10 << 20) == 2 < left(480) < left(240)
+
+
 def test_a_large_log_is_done_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is swapped in before more is: a round needs little room on the disk. Transactions may span steps."""
     monkeypatch.setattr("ottla.log.compacting.WRITTEN_MAX", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,14 @@ def test_deleted_files_stay_until_their_delay_is_over() -> None:
     assert log.sweep(NOW_MS + 59_999) == []
     assert sorted(path.rpartition("/")[2] for path in log.sweep(NOW_MS + 60_000)) == aside
     assert log.sweep(NOW_MS + 60_000) == []
+
+
+def test_the_delay_is_the_topics_own() -> None:
+    """RET-01: `file.delete.delay.ms`."""
+    log = aged(replace(DAILY, file_delete_delay_ms=5), Clock())
+    retain(log)
+    assert log.sweep(NOW_MS + 4) == []
+    assert log.sweep(NOW_MS + 5)
 
 
 def test_snapshots_of_deleted_segments_go_with_them() -> None:

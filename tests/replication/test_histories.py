@@ -451,10 +451,20 @@ async def test_producers_are_known_to_the_next_leader() -> None:
 
 @played
 async def test_a_throttled_replica_comes_slowly_and_one_in_sync_does_not() -> None:
+    await brings_a_replica_slowly("follower")
+
+
+@played
+async def test_a_leader_that_is_throttled_gives_slowly_and_to_one_in_sync_does_not() -> None:
+    await brings_a_replica_slowly("leader")
+
+
+async def brings_a_replica_slowly(side: str) -> None:
+    """Whichever of the two was told to keep to a rate."""
     cluster = Cluster(
-        topic={"follower.replication.throttled.replicas": "*"},
-        follower_replication_throttled_rate=100,
+        topic={f"{side}.replication.throttled.replicas": "*"},
         replica_fetch_max_bytes=400,
+        **{f"{side}_replication_throttled_rate": 100},
     )
     await cluster.start(1, 2)
     cluster.create([1, 2], isr=[1])
