@@ -146,6 +146,7 @@ class Troop:
     def __init__(self, jvm: Callable[[], Jvm], address: str, group: str, topic: str, **settings: Any) -> None:
         self._jvm, self._topic, self.group = jvm, topic, group
         self._settings = {"bootstrap.servers": address, "group.id": group, **settings}
+        self.name = group
         self._count = 0
         self.members: list[Member] = []
         self.gone: list[Member] = []

@@ -6,6 +6,7 @@ OTTLA_GROUPS_ON_APACHE runs the same on Apache Kafka, to tell a client's habits 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from apache import kafka
 from compat.members import Jvm, Troop, records, wait_until
 from harness import Node, Server, stop_all
+from ottla.client.cluster import Cluster
+from ottla.client.groups import GroupAdmin
+from ottla.wire.messages.groups import HeartbeatRequest
 
 QUICK = {
     "group.min.session.timeout.ms": "1000",
@@ -271,21 +275,42 @@ def test_twelve_consumers_of_twelve_partitions(protocol: str, topic: Callable[[i
 
 @pytest.mark.parametrize(("client", "protocol"), [("confluent", "classic"), ("java", "classic"), ("java", "consumer")])
 def test_a_static_member_comes_back_to_what_it_had(
-    client: str, protocol: str, topic: Callable[[int], Topic], troop: Recruit
+    client: str, protocol: str, address: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
-    """KIP-345: nobody else notices that it was away."""
+    """KIP-345: nobody else notices that it was away: the group is not divided anew."""
     orders = topic(6)
     group = troop(orders, protocol)
     others = [group.add(client, group_instance_id=f"static-{n}") for n in range(2)]
     static = group.add(client, group_instance_id="static-9")
     group.settle(6, [2, 2, 2])
-    before = [member.owns for member in group.members]
+    before, turn = [member.owns for member in group.members], asyncio.run(turn_of(address, group.name))
     group.leave(static)
     back = group.add(client, group_instance_id="static-9")
     group.settle(6, [2, 2, 2])
     assert [*(member.owns for member in others), back.owns] == before
     orders.write(10)
     wait_for_all(group, orders)
+    assert asyncio.run(turn_of(address, group.name)) == turn
+
+
+async def turn_of(address: str, group: str) -> int:
+    """How often a group was divided: its epoch; or its generation, which a classic group tells only by what it takes from
+    its members, so one of them seems to say with every number that it is alive."""
+    async with Cluster(address) as cluster:
+        found = await GroupAdmin(cluster).describe(group)
+        if found.epoch is not None:
+            return found.epoch
+        line, member = await cluster.broker(found.coordinator.node_id), found.members[0]
+        for generation in range(1, 100):
+            alive = HeartbeatRequest(
+                group_id=group,
+                generation_id=generation,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+            )
+            if (await line.request(alive)).error_code == 0:
+                return generation
+    raise AssertionError(f"no member of {group} is in any generation")
 
 
 OLD = {"partition_assignment_strategy": "range", "session_timeout_ms": 45_000, "heartbeat_interval_ms": 300}
