@@ -111,6 +111,36 @@ def test_resets(broker: str, name: str) -> None:
         ottla(broker, *reset, *wrong, code=2)
 
 
+def test_offsets_are_forgotten_partition_by_partition(broker: str, name: str) -> None:
+    """OFF-10: one partition, then all that are left; a group that nobody knows is told by its error."""
+    filled(broker, name, partitions=3)
+    ottla(broker, "group", "reset", name, "--topic", name, "--to-offset", "4", "--execute")
+    forget = ["group", "delete-offsets", name]
+    said = ottla(broker, *forget, "--topic", f"{name}:1").stdout.splitlines()
+    assert [line.split() for line in said] == [["topic", "partition"], [name, "1", "deleted"]]
+    assert offsets_of(broker, name) == {0: 4, 2: 4}
+    fates = [{"topic": name, "partition": index, "deleted": True, "error": None} for index in (0, 2)]
+    assert as_json(broker, *forget, "--all-topics") == {"group": name, "offsets": fates}
+    unknown = ["group", "delete-offsets", f"no-{name}", "--topic", name]
+    assert "GROUP_ID_NOT_FOUND" in ottla(broker, *unknown, code=1).stderr
+    assert "say for which partitions" in ottla(broker, *forget, code=2).stderr
+
+
+def test_offsets_of_what_is_being_read_are_kept(broker: str, name: str) -> None:
+    """OFF-10: the error stands at the partition, and the code is 1."""
+    filled(broker, name, partitions=1, count=1)
+    words = ["consume", name, "--group", name, "--from-beginning", "-b", broker]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", *words], stdout=subprocess.PIPE, text=True
+    ) as reader:
+        try:
+            assert reader.stdout is not None and json.loads(reader.stdout.readline())["offset"] == 0
+            told = as_json(broker, "group", "delete-offsets", name, "--topic", name, code=1)
+            assert [each["error"] for each in told["offsets"]] == ["GROUP_SUBSCRIBED_TO_TOPIC"]
+        finally:
+            reader.terminate()
+
+
 def test_a_group_with_members_is_left_alone(broker: str, name: str) -> None:
     """OFF-10: exit code 1, and the reason in one line."""
     filled(broker, name, partitions=1, count=1)

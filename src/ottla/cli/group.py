@@ -1,4 +1,4 @@
-"""ottla group list | describe | reset | delete"""
+"""ottla group list | describe | reset | delete | delete-offsets"""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ EXAMPLES = """examples:
   ottla group reset billing --topic orders:0,1 --to 2h --execute       two hours back, and does it
   ottla group reset billing --all-topics --shift -100 --execute
   ottla group delete billing
+  ottla group delete-offsets billing --topic orders:0,1                forgets how far the group was there
 
-Offsets can be reset only while nobody is in the group."""
+Offsets can be reset only while nobody is in the group, and forgotten only of topics that no member reads."""
 
 # Partitions that are asked for, or committed, in one go.
 CHUNK = 500
@@ -55,12 +56,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     delete = add_action(actions, "delete", "forget groups and their offsets", "ottla group delete billing")
     delete.add_argument("names", nargs="+", metavar="GROUP")
     delete.add_argument("-t", "--topic", action="append", metavar="TOPIC[:0,1]", help="only the offsets of this topic")
+    forget = add_action(
+        actions,
+        "delete-offsets",
+        "forget how far a group was in some topics",
+        "ottla group delete-offsets billing --topic orders",
+    )
+    forget.add_argument("names", nargs=1, metavar="GROUP")
+    forget.add_argument("-t", "--topic", action="append", metavar="TOPIC[:0,1]", help="which partitions; repeatable")
+    forget.add_argument("--all-topics", action="store_true", help="all that the group has committed")
 
 
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    actions = {"list": _list, "describe": _describe, "reset": _reset, "delete": _delete}
+    actions = {
+        "list": _list,
+        "describe": _describe,
+        "reset": _reset,
+        "delete": _delete,
+        "delete-offsets": _delete_offsets,
+    }
     return asyncio.run(_connected(actions[args.action], args))
 
 
@@ -329,6 +345,25 @@ async def _forget_topics(groups: GroupAdmin, name: str, topics: list[str]) -> No
     for error in (await groups.delete_offsets(name, wanted)).values():
         if error is not None:
             raise error
+
+
+async def _delete_offsets(groups: GroupAdmin, args: argparse.Namespace) -> int:
+    """Each partition has a fate of its own; the code tells whether all of them were forgotten."""
+    name = args.names[0]
+    wanted = await _chosen(groups.cluster, args, sorted(await groups.offsets(name)))
+    fates = sorted((await groups.delete_offsets(name, wanted)).items()) if wanted else []
+    if args.json:
+        offsets = [
+            {"topic": topic, "partition": index, "deleted": error is None, "error": error.error.name if error else None}
+            for (topic, index), error in fates
+        ]
+        print(compact({"group": name, "offsets": offsets}).decode())
+    else:
+        rows = [
+            (*where, "deleted" if error is None else f"{error.message} ({error.error.name})") for where, error in fates
+        ]
+        _print_table(("topic", "partition", ""), rows)
+    return 1 if any(error is not None for _, error in fates) else 0
 
 
 def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:

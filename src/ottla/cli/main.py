@@ -26,7 +26,7 @@ VERBS = {
     "demo": "start a node, a shop that writes to it, and a pipeline on Spark that counts",
     "topic": "create, list, describe, alter and delete topics",
     "config": "show and change settings of topics, brokers, groups, users and more",
-    "group": "list, describe, reset and delete consumer groups",
+    "group": "list, describe, reset and delete consumer groups and their offsets",
     "transaction": "list and describe transactions, find those that hang, and abort them",
     "offsets": "show where partitions begin and end, and trim them",
     "produce": "write records, one per line of input",
