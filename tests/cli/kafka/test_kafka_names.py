@@ -22,6 +22,7 @@ NAMES = [
         "zookeeper-shell",
     ),
     *("kafka-consumer-groups", "kafka-get-offsets", "kafka-delete-records", "kafka-transactions"),
+    *("kafka-console-producer", "kafka-console-consumer", "kafka-producer-perf-test", "kafka-consumer-perf-test"),
 ]
 # What takes long to load, and what only those need who talk to a cluster.
 HEAVY = ("asyncio", "ottla.client", "ottla.server", "ottla.sim")
