@@ -54,12 +54,12 @@ REASONS = [
     ("GRP-21", "A rate: `make bench` measures how soon 200 members settle."),
     (
         "GRP-22",
-        "A size: `make bench` measures what 2,000 groups cost; more members than some thousands were not tried.",
+        "A size: `make bench` measures what 2,000 groups cost; nothing plays 10,000 members.",
     ),
     (
         "GRP-23",
-        "A rate that nothing measures yet: where broker and consumers share two cores, more consumers read no faster. Tests "
-        "show only that members share the partitions evenly.",
+        "A rate that nothing measures yet, because broker and consumers share one machine; tests show only that members share "
+        "the partitions evenly.",
     ),
     ("KRF-13", "A size: `make bench` makes 10,000 partitions with three copies, and says what they cost."),
     ("STR-04", "A query grows with the executors of Spark, not with members of a group."),

@@ -17,7 +17,7 @@ PAGE = (TREE / "docs" / "operations.md").read_text()
 SECTIONS = {part.split("\n", 1)[0]: part for part in PAGE.split("\n## ")[1:]}
 CLIENT_SETTINGS = {
     *("auto.offset.reset", "session.timeout.ms", "isolation.level"),
-    *("transactional.id", "transaction.timeout.ms"),
+    *("transactional.id", "transaction.timeout.ms", "enable.auto.commit", "auto.commit.interval.ms"),
 }
 FEATURES = {"transaction.version"}
 KERNEL_SETTINGS = {"vm.dirty_background_ratio", "vm.dirty_ratio"}
@@ -66,6 +66,7 @@ def test_the_figures_about_room_and_files_are_true() -> None:
         ("What an acknowledgement means", ("commit log", "no fsync per write", "replicas")),
         ("Codecs", ("lz4 | low latency", "zstd | storage", "snappy | general", "gzip | cold data")),
         ("How bytes move", ("sendfile", "two copies", "the network is", "write-behind", "read-ahead", "TLS")),
+        ("Groups", ("auto commit risks", "not how far it has worked", "commits after the work")),
         ("Transactions", ("idempotent producer and transactions came with Kafka 0.11 in 2017", "exactly-once")),
         (
             "Why it is built like this",
@@ -75,6 +76,6 @@ def test_the_figures_about_room_and_files_are_true() -> None:
     ],
 )
 def test_what_the_page_must_tell(section: str, words: tuple[str, ...]) -> None:
-    """LOG-16, LOG-22, REC-09, IO-05, IO-06, IO-11, KRF-19, KRF-21, OPS-06, TXN-12: advice that is part of the checklist."""
+    """LOG-16, LOG-22, REC-09, IO-05, IO-06, IO-11, KRF-19, KRF-21, OFF-04, OPS-06, TXN-12: advice that belongs there."""
     for word in words:
         assert word.lower() in SECTIONS[section].replace("\n", " ").lower(), word
