@@ -269,6 +269,27 @@ def test_typing_errors(ottla: Ottla) -> None:
     )
 
 
+def test_names_that_are_nearly_right(ottla: Ottla, topic: str) -> None:
+    """Of topics, groups and settings; a name that is like no other is not guessed at."""
+    typed = f"{topic[:-2]}{topic[-1]}{topic[-2]}x"
+    meant = f"there is no topic {typed!r}: did you mean {topic!r}? See `ottla topic list`"
+    for words in (
+        *(("topic", "describe"), ("topic", "delete"), ("offsets", "show"), ("config", "show", "topic")),
+        *(("consume", "-n", "1"), ("group", "reset", topic, "--to", "latest", "--topic")),
+    ):
+        assert meant in ottla(*words, typed, code=1), words
+    assert meant in ottla("config", "set", "topic", typed, "retention.ms=1", code=1)
+    setting = ": did you mean 'retention.ms'? (INVALID_CONFIG)"
+    assert setting in ottla("config", "set", "topic", topic, "retenton.ms=1", code=1)
+    assert setting in ottla("topic", "alter", topic, "-c", "retenton.ms=1", code=1)
+    assert setting in ottla("topic", "create", f"{topic}-2", "-c", "retenton.ms=1", code=1)
+    ottla("group", "reset", topic, "--topic", topic, "--to", "latest", "--execute")
+    for action in (("describe",), ("delete",), ("delete-offsets", "--all-topics")):
+        assert f": did you mean {topic!r}? (GROUP_ID_NOT_FOUND)" in ottla("group", *action, typed, code=1), action
+    assert "did you mean" not in ottla("topic", "describe", "quite-another-thing", code=1)
+    assert "did you mean" not in ottla("topic", "alter", topic, "-c", "retention.ms=soon", code=1)
+
+
 def test_bars() -> None:
     assert drawn("reading", 50, 100, 2.0) == "reading  [###############...............]  50%  2 s left"
     assert drawn("reading", 100, 100, 2.0).endswith("] 100%")

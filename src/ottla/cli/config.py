@@ -155,7 +155,12 @@ async def _limits(cluster: Cluster, entities: Entities) -> list[dict[str, Any]]:
 async def _change(cluster: Cluster, args: argparse.Namespace, kind: str) -> None:
     from ottla.cli.kafka import config_entities, config_resources
     from ottla.cli.kafka.options import Failed
+    from ottla.cli.meant import note_settings
+    from ottla.client.cluster import NoTopic
+    from ottla.config.settings import GROUP_SETTINGS, NODE_SETTINGS, TOPIC_SETTINGS
+    from ottla.wire.errors import Error, KafkaError
 
+    known = {"topics": TOPIC_SETTINGS, "brokers": NODE_SETTINGS, "groups": GROUP_SETTINGS}
     put: Mapping[str, str] = pairs(args.values, "") if args.action == "set" else {}
     delete = [] if args.action == "set" else list(args.values)
     try:
@@ -165,6 +170,11 @@ async def _change(cluster: Cluster, args: argparse.Namespace, kind: str) -> None
             await config_resources.alter(cluster, kind, args.name or "", put, delete)
     except Failed as refusal:
         raise Mistake(str(refusal))
+    except KafkaError as error:
+        if kind == "topics" and error.error is Error.UNKNOWN_TOPIC_OR_PARTITION:
+            raise NoTopic(args.name)
+        note_settings(error, [*put, *delete], known.get(kind, {}))
+        raise
     whose = f"{args.kind} {args.name}" if args.name is not None else f"every {args.kind}"
     if args.json:
         print(compact({"kind": args.kind, "name": args.name, "set": dict(put), "unset": delete}).decode())

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.colour import coloured
-from ottla.cli.mistakes import Mistake
+from ottla.cli.mistakes import Mistake, meant
 from ottla.cli.options import add_action, cluster_of, moment_ms
 from ottla.cli.text import compact, table
 
@@ -123,7 +123,7 @@ class Read(NamedTuple):
 
 async def _describe(groups: GroupAdmin, args: argparse.Namespace) -> int:
     names = args.names or [listing.group for listing in await groups.groups()]
-    described = [(group, await _partitions(groups, group)) for group in [await groups.describe(n) for n in names]]
+    described = [(group, await _partitions(groups, group)) for group in [await _found(groups, n) for n in names]]
     if args.json:
         print(compact([_as_json(group, rows) for group, rows in described]).decode())
         return 0
@@ -135,6 +135,17 @@ async def _describe(groups: GroupAdmin, args: argparse.Namespace) -> int:
             names_row = ("  topic", "partition", "committed", "end", "lag", "member", "client", "host")
             _print_table(names_row, [_partition_row(row) for row in rows])
     return 0
+
+
+async def _found(groups: GroupAdmin, name: str) -> GroupInfo:
+    from ottla.cli.meant import note_group
+    from ottla.wire.errors import KafkaError
+
+    try:
+        return await groups.describe(name)
+    except KafkaError as error:
+        await note_group(groups, error, name)
+        raise
 
 
 async def _partitions(groups: GroupAdmin, group: GroupInfo) -> list[Read]:
@@ -326,6 +337,7 @@ def _show_plan(
 
 async def _delete(groups: GroupAdmin, args: argparse.Namespace) -> int:
     """All of them are tried; the code tells whether all are gone."""
+    from ottla.cli.meant import note_group
     from ottla.wire.errors import KafkaError
 
     failed = 0
@@ -335,7 +347,8 @@ async def _delete(groups: GroupAdmin, args: argparse.Namespace) -> int:
             _say(args, {"group": name, "deleted": True}, f"deleted {name}")
         except KafkaError as error:
             failed += 1
-            wrong = f"{name}: {error.message} ({error.error.name})"
+            await note_group(groups, error, name)
+            wrong = f"{name}: {error.message}{meant(error)} ({error.error.name})"
             _say(args, {"group": name, "deleted": False, "error": error.error.name}, wrong)
     return 1 if failed else 0
 
@@ -350,6 +363,7 @@ async def _forget_topics(groups: GroupAdmin, name: str, topics: list[str]) -> No
 async def _delete_offsets(groups: GroupAdmin, args: argparse.Namespace) -> int:
     """Each partition has a fate of its own; the code tells whether all of them were forgotten."""
     name = args.names[0]
+    await _found(groups, name)
     wanted = await _chosen(groups.cluster, args, sorted(await groups.offsets(name)))
     fates = sorted((await groups.delete_offsets(name, wanted)).items()) if wanted else []
     if args.json:

@@ -17,13 +17,19 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, Unreachable):
         return f"{error}: start one with `ottla serve`, or name another with --bootstrap-server"
     if isinstance(error, NoTopic):
-        return f"there is no topic {error.topic!r}: see `ottla topic list`, or `ottla topic create {error.topic}`"
+        see = f"{meant(error)} See" if meant(error) else ": see"
+        return f"there is no topic {error.topic!r}{see} `ottla topic list`, or `ottla topic create {error.topic}`"
     if isinstance(error, KafkaError):
         hint = ": `ottla doctor` says why" if error.error is Error.COORDINATOR_NOT_AVAILABLE else ""
-        return f"{_one_line(error.message)}{hint} ({error.error.name})"
+        return f"{_one_line(error.message)}{meant(error)}{hint} ({error.error.name})"
     if isinstance(error, OSError):
         return _explain_system(error)
     return None
+
+
+def meant(error: BaseException) -> str:
+    """`: did you mean ...?`, if somebody noted that with the error."""
+    return "".join(getattr(error, "__notes__", ()))
 
 
 def _explain_system(error: OSError) -> str:

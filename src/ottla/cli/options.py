@@ -31,10 +31,10 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
     """The cluster that --bootstrap-server names."""
-    from ottla.client.cluster import Cluster
+    from ottla.cli.meant import Helpful
 
     try:
-        return Cluster(args.bootstrap_server, client_id="ottla-cli", budget_s=BUDGET_SECONDS)
+        return Helpful(args.bootstrap_server, client_id="ottla-cli", budget_s=BUDGET_SECONDS)
     except ValueError as error:
         raise Mistake(f"--bootstrap-server: {error}")
 

@@ -72,6 +72,8 @@ async def _connected(action: Callable[[Admin, argparse.Namespace], Awaitable[Non
 
 
 async def _create(admin: Admin, args: argparse.Namespace) -> None:
+    from ottla.cli.meant import note_settings
+    from ottla.config.settings import TOPIC_SETTINGS
     from ottla.wire.errors import Error, KafkaError
 
     configs = pairs(args.config, "--config")
@@ -88,6 +90,7 @@ async def _create(admin: Admin, args: argparse.Namespace) -> None:
             if error.error is Error.TOPIC_ALREADY_EXISTS and args.if_not_exists:
                 _say(args, {"topic": name, "created": False}, f"{name} exists already")
                 continue
+            note_settings(error, configs, TOPIC_SETTINGS)
             raise
         counts = {"partitions": made.num_partitions, "replication_factor": made.replication_factor}
         verb = "could create" if args.dry_run else "created"
@@ -169,13 +172,21 @@ def _as_text(topic: TopicInfo, settings: list[Setting], extent: dict[int, tuple[
 
 
 async def _alter(admin: Admin, args: argparse.Namespace) -> None:
+    from ottla.cli.meant import note_settings
+    from ottla.config.settings import TOPIC_SETTINGS
+    from ottla.wire.errors import KafkaError
+
     name = args.names[0]
     put, delete = pairs(args.config, "--config"), args.delete_config or []
     if not put and not delete and args.partitions is None:
         raise Mistake("nothing to change: give --partitions, --config or --delete-config")
     await admin.describe_topics([name])
     if put or delete:
-        await admin.alter_configs(name, put=put, delete=delete)
+        try:
+            await admin.alter_configs(name, put=put, delete=delete)
+        except KafkaError as error:
+            note_settings(error, [*put, *delete], TOPIC_SETTINGS)
+            raise
     if args.partitions is not None:
         await admin.create_partitions(name, args.partitions)
     _say(args, {"topic": name, "altered": True}, f"altered {name}")
