@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import random
+import re
 import resource
 import signal
 import subprocess
