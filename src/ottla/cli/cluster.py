@@ -1,4 +1,4 @@
-"""ottla cluster show | versions | quorum | disks"""
+"""ottla cluster show | versions | quorum | disks | elect | unregister"""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ EXAMPLES = """examples:
   ottla cluster show                     the cluster's id, its brokers, controllers and features
   ottla cluster versions --json          which versions of each API every broker speaks
   ottla cluster quorum                   who holds the metadata, and how far they are
-  ottla cluster disks                    how much lies in which data directory"""
+  ottla cluster disks                    how much lies in which data directory
+  ottla cluster elect --topic orders     lets the preferred replicas lead again
+  ottla cluster unregister 3             forgets a broker that will not come back"""
 
 WHAT = {
     "show": "the cluster's id, its brokers and its features",
@@ -30,20 +32,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, what in WHAT.items():
         add_action(actions, name, what, f"ottla cluster {name}")
+    elect = add_action(
+        actions, "elect", "let preferred replicas lead again, or any that lives", "ottla cluster elect --topic orders"
+    )
+    elect.add_argument("-t", "--topic", action="append", metavar="TOPIC[:0,1]", help="which partitions (default: all)")
+    elect.add_argument("--unclean", action="store_true", help="where nobody leads, somebody who may lack records")
+    unregister = add_action(
+        actions, "unregister", "forget a broker that will not come back", "ottla cluster unregister 3"
+    )
+    unregister.add_argument("broker", type=int, metavar="BROKER", help="its number")
 
 
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
     actions = {"show": _show, "versions": _versions, "quorum": _quorum, "disks": _disks}
+    changes = {"elect": _elect, "unregister": _unregister}
 
     async def connected() -> tuple[Any, str]:
         async with cluster_of(args) as cluster:
+            if args.action in changes:
+                return await changes[args.action](cluster, args)
             return await actions[args.action](cluster)
 
     data, text = asyncio.run(connected())
     print(compact(data).decode() if args.json else text)
-    return 0
+    return 1 if args.action == "elect" and any(each["error"] for each in data) else 0
 
 
 async def _show(cluster: Cluster) -> tuple[Any, str]:
@@ -158,6 +172,35 @@ async def disks_of_broker(cluster: Cluster, broker: int, node_id: int | None) ->
             }
         )
     return data
+
+
+async def _elect(cluster: Cluster, args: argparse.Namespace) -> tuple[Any, str]:
+    """Where nothing was to be done is no failure."""
+    from ottla.cli.group import partitions_of
+    from ottla.cli.kafka.leader_election import elections
+    from ottla.client.connection import failure
+    from ottla.wire.errors import Error
+
+    wanted: list[tuple[str, int]] | None = None
+    if args.topic:
+        wanted = [(where.topic, where.partition) for text in args.topic for where in await partitions_of(cluster, text)]
+    data = []
+    for name, code, why in await elections(cluster, "UNCLEAN" if args.unclean else "PREFERRED", wanted):
+        error = failure(code, why) if code not in (0, Error.ELECTION_NOT_NEEDED.code) else None
+        reason = None if error is None else f"{error.message} ({error.error.name})"
+        data.append({"partition": name, "elected": code == 0, "error": reason})
+    rows = [(each["partition"], each["error"] or ("elected" if each["elected"] else "led already")) for each in data]
+    return data, table([("partition", ""), *rows])
+
+
+async def _unregister(cluster: Cluster, args: argparse.Namespace) -> tuple[Any, str]:
+    from ottla.cli.kafka.asking import ask
+    from ottla.client.connection import check
+    from ottla.wire.messages.membership import UnregisterBrokerRequest
+
+    answer = await ask(cluster, UnregisterBrokerRequest(broker_id=args.broker))
+    check(answer.error_code, answer.error_message)
+    return {"broker": args.broker, "registered": False}, f"broker {args.broker} is no longer registered"
 
 
 def shown_bytes(count: int) -> str:

@@ -127,10 +127,12 @@ def _read(path: str) -> list[tuple[str, int]]:
         raise Failed(f"{path}: every partition needs a topic and a partition ({error})")
 
 
-async def _elect(cluster: Cluster, kind: str, wanted: list[tuple[str, int]] | None) -> None:
+async def elections(
+    cluster: Cluster, kind: str, wanted: list[tuple[str, int]] | None
+) -> list[tuple[str, int, str | None]]:
+    """What became of each partition: its name, an error code, and why."""
     from ottla.cli.kafka.asking import ask
-    from ottla.client.connection import check, failure
-    from ottla.wire.errors import Error
+    from ottla.client.connection import check
     from ottla.wire.messages.placement import ElectLeadersRequest
 
     topics = None
@@ -143,11 +145,18 @@ async def _elect(cluster: Cluster, kind: str, wanted: list[tuple[str, int]] | No
     request = ElectLeadersRequest(election_type=TYPES[kind], topic_partitions=topics, timeout_ms=TIMEOUT_MS)
     answer = await ask(cluster, request)
     check(answer.error_code)
-    results = [
+    return [
         (f"{topic.topic}-{result.partition_id}", result.error_code, result.error_message)
         for topic in answer.replica_election_results
         for result in topic.partition_result
     ]
+
+
+async def _elect(cluster: Cluster, kind: str, wanted: list[tuple[str, int]] | None) -> None:
+    from ottla.client.connection import failure
+    from ottla.wire.errors import Error
+
+    results = await elections(cluster, kind, wanted)
     elected = [name for name, code, _ in results if not code]
     if elected:
         print(f"Successfully completed leader election ({kind}) for partitions {', '.join(elected)}")
