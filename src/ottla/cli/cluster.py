@@ -196,7 +196,7 @@ async def _elect(cluster: Cluster, args: argparse.Namespace) -> tuple[Any, str]:
 async def _unregister(cluster: Cluster, args: argparse.Namespace) -> tuple[Any, str]:
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
-    from ottla.wire.messages.membership import UnregisterBrokerRequest
+    from ottla.wire.messages.brokers import UnregisterBrokerRequest
 
     answer = await ask(cluster, UnregisterBrokerRequest(broker_id=args.broker))
     check(answer.error_code, answer.error_message)
