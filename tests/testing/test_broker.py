@@ -122,6 +122,16 @@ def test_a_rule_of_a_with_block_ends_with_it(running: Broker) -> None:
     assert produce(running.bootstrap, topic, b"two") == [0]
 
 
+def test_a_rule_tells_how_much_of_it_is_left(running: Broker) -> None:
+    topic = running.create_topic("counted")
+    with running.faults.refuse("Produce", "TOPIC_AUTHORIZATION_FAILED", times=2) as rule:
+        for left in (1, 0):
+            produce(running.bootstrap, topic, b"one")
+            assert rule.left == left
+    with running.faults.delay("CreateTopics", 0.0) as rule:
+        assert rule.left is None
+
+
 def test_a_lost_answer_is_no_lost_and_no_doubled_record(running: Broker) -> None:
     """IDM-03: what an idempotent producer is for."""
     topic = running.create_topic("once")

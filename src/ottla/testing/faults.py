@@ -39,6 +39,12 @@ class Standing(AbstractContextManager["Standing"]):
     def take_back(self) -> None:
         self._order({"do": "take_back", "number": self._number})
 
+    @property
+    def left(self) -> int | None:
+        """How many requests it will still befall: 0 when it has done all it should, None if it ends only when taken back."""
+        left: int | None = self._order({"do": "left", "number": self._number})
+        return left
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -251,6 +251,9 @@ class Stage:
     def do_take_back(self, order: Mapping[str, Any]) -> None:
         self._rules[:] = [rule for rule in self._rules if rule.number != order["number"]]
 
+    def do_left(self, order: Mapping[str, Any]) -> int | None:
+        return next((rule.left for rule in self._rules if rule.number == order["number"]), 0)
+
     def do_fill_disk(self, order: Mapping[str, Any]) -> None:
         self._disk.is_full = order["full"]
 
