@@ -18,6 +18,9 @@ __all__ = ["quiet"]
 SEEDS, ROUNDS = 40, 4
 SEEDS_FOR_MUTANTS = range(15, 165)
 SEEDS_SLOW, ROUNDS_SLOW = 2000, 10
+# In none of the first seeds the node is stopped as it should be.
+SEED_WITH_A_CLEAN_STOP = 49
+# Each of these happens in these seeds; a change of their histories that loses one is to be seen.
 FAULTS = [
     *(
         "kill, nothing lost",
@@ -35,13 +38,13 @@ def test_groups_keep_their_promises_whatever_happens(capsys: pytest.CaptureFixtu
     """GRP-03, GRP-15, OFF-02, TRAP-54, TRAP-56, TRAP-59: no acknowledged commit is lost or goes back, no partition is used by
     two, generations and epochs rise, everybody is answered, and after the last fault each partition has one owner."""
     began = time.perf_counter()
-    wrong, figures = play_all(play, range(SEEDS), ROUNDS)
+    wrong, figures = play_all(play, [*range(SEEDS), SEED_WITH_A_CLEAN_STOP], ROUNDS)
     with capsys.disabled():
         show("groups", figures, began)
     assert not wrong, "\n".join(wrong[:20])
     assert figures["acked"] > 50 * SEEDS and figures["taken"] > 10 * SEEDS
     never = [kind for kind in FAULTS if not figures[f"fault: {kind}"]]
-    assert len(never) < 3, f"never tried: {never}"
+    assert not never, f"never tried: {never}"
 
 
 @pytest.mark.slow

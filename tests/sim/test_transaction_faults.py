@@ -21,6 +21,7 @@ __all__ = ["quiet"]
 SEEDS, ROUNDS = 40, 4
 SEEDS_FOR_MUTANTS = range(100)
 SEEDS_SLOW, ROUNDS_SLOW = 2000, 9
+# Each of these happens in these seeds; a change of their histories that loses one is to be seen.
 FAULTS = [
     *("killed at init", "killed at add", "killed at offsets", "killed at prepare", "killed at markers"),
     *("killed at complete", "kill at a disk call, nothing lost", "clean stop", "node and clients die", "client dies"),
@@ -41,7 +42,7 @@ def test_transactions_keep_their_promises_whatever_happens(capsys: pytest.Captur
     assert not wrong, "\n".join(wrong[:20])
     assert figures["transactions committed"] > 10 * SEEDS and figures["transactions aborted"] > 3 * SEEDS
     never = [kind for kind in FAULTS if not figures[f"fault: {kind}"]]
-    assert len(never) < 4, f"never tried: {never}"
+    assert not never, f"never tried: {never}"
 
 
 @pytest.fixture
