@@ -26,6 +26,7 @@ from typing import Any
 
 from ottla.log.log import Log
 from ottla.metadata.image import Image
+from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.raft.quorum import Key
 from ottla.raft.roles import Leader
 from ottla.replication.partition import Partition
@@ -213,7 +214,9 @@ class Watch:
         before = truth.stamps.setdefault(batch.base_offset, stamp)
         if before != stamp:
             self.report("committed-differs", truth.name, f"{batch.base_offset} was {before}, and is {stamp} on {name}")
-        if batch.producer_id >= 0 and not batch.is_control and batch.base_sequence >= 0:
+        # Offsets of a transaction are all numbered 0, as in Kafka: they may be said twice.
+        is_numbered = batch.base_sequence >= 0 and not truth.name.startswith(f"{CONSUMER_OFFSETS}-")
+        if batch.producer_id >= 0 and not batch.is_control and is_numbered:
             sequence = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
             place = truth.sequences.setdefault(sequence, batch.base_offset)
             if place != batch.base_offset:
