@@ -1,4 +1,4 @@
-"""Ends of transactions that are decided and cannot be carried out: nodes are gone when PREPARE is written, and markers are not.
+"""Ends of transactions that are decided and cannot be carried out: PREPARE is written, and nodes that need a marker are gone.
 
 The topic has one copy of each partition, one on each node. Whoever is away has the only log that its marker can go to, so the
 transaction stays prepared until that node is back, however fast everything else is: other partitions have their markers, this
