@@ -5,12 +5,16 @@ ottla/sim/transaction_checks.py and ottla/sim/cluster_checks.py."""
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import pytest
 
+from ottla.server import markers
+from ottla.server.couriers import Codes
+from ottla.wire.errors import Error, KafkaError, error_of
 from sim.cluster_transaction_nemesis import MOMENTS
 from sim.cluster_transaction_play import play
-from sim.many_seeds import assert_same_in_every_process, play_all, quiet, show
+from sim.many_seeds import assert_same_in_every_process, caught, play_all, quiet, show
 
 __all__ = ["quiet"]
 
@@ -47,3 +51,19 @@ def test_transactions_of_three_nodes_keep_their_promises_through_many_seeds(caps
 
 def test_same_seed_same_history_of_transactions_on_three_nodes_in_every_process() -> None:
     assert_same_in_every_process("sim.cluster_transaction_play", ["1", "2"])
+
+
+# The first of the seeds above that notices it.
+SEED_OF_SILENCE = 9
+
+
+@pytest.mark.timeout(1200)
+def test_silence_that_is_taken_for_a_marker_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness that catches no planted mistake proves nothing, and this one can be made only where others lead."""
+
+    def refused(codes: Codes, _: list[markers.Place]) -> dict[markers.Place, KafkaError]:
+        errors = {place: error_of(code) for place, code in codes.items()}
+        return {place: KafkaError(error) for place, error in errors.items() if error is not Error.NONE}
+
+    monkeypatch.setattr(markers, "_refused", refused)
+    assert any(caught(play, seed, ROUNDS) for seed in chain((SEED_OF_SILENCE,), range(SEEDS)))
