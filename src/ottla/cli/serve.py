@@ -32,7 +32,11 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 def arguments(parser: argparse.ArgumentParser) -> None:
     node_arguments(parser)
     parser.add_argument(
-        "--brokers", type=int, metavar="N", help="run N nodes as one cluster; each next one listens two ports higher"
+        "--brokers",
+        type=int,
+        metavar="N",
+        help="run N nodes as one cluster on this host; each next one listens two ports higher. Nodes of other hosts cannot "
+        "join it: for several hosts give each node a server.properties, with broker.rack the same on one host",
     )
     parser.add_argument("--supervised", type=int, help=argparse.SUPPRESS)  # by whom: the number of a socket
 
