@@ -38,8 +38,10 @@ def three_brokers(directory: Path, settings: Mapping[str, str] | None = None, br
     return Cluster(directory, len(roles), settings=settings, roles=roles, kinds=kinds)
 
 
-def send(nodes: Cluster, topic: str, values: Iterable[bytes], acks: str = "all", **options: Any) -> list[int]:
-    """Send records once each, without retries, to partition 0, and wait for the answers: their error codes, in order."""
+def send(
+    nodes: Cluster, topic: str, values: Iterable[bytes], acks: str = "all", partition: int = 0, **options: Any
+) -> list[int]:
+    """Send records once each, without retries, to one partition, and wait for the answers: their error codes, in order."""
     answers: dict[int, int] = {}
 
     def answered(number: int, error: KafkaError | None) -> None:
@@ -64,7 +66,7 @@ def send(nodes: Cluster, topic: str, values: Iterable[bytes], acks: str = "all",
         def on_delivery(error: KafkaError | None, _: Message, number: int = number) -> None:
             answered(number, error)
 
-        producer.produce(topic, value, partition=0, on_delivery=on_delivery)
+        producer.produce(topic, value, partition=partition, on_delivery=on_delivery)
         producer.poll(0)
     assert not producer.flush(ANSWER_SECONDS), "some records got no answer"
     return [answers[number] for number in sorted(answers)]

@@ -91,7 +91,7 @@ class Network:
     async def _connect(
         self, member: Member, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        who = self._owner(writer.get_extra_info("peername")[1])
+        who = self._owner(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1])
         there, back = (who, member.node_id), (member.node_id, who)
         await self._passable(there)
         far_reader, far_writer = await asyncio.open_connection(HOST, port)
@@ -115,9 +115,9 @@ class Network:
         while road in self._cut:
             await self._changed.wait()
 
-    def _owner(self, port: int) -> int:
+    def _owner(self, port: int, door: int) -> int:
         """Which node has this port open at its end of a connection; nobody else is known by name."""
-        inode = _inode(port)
+        inode = _inode(port, door)
         for member in self._members.values():
             if member.process is not None and inode is not None and inode in _sockets(member.pid):
                 return member.node_id
@@ -133,12 +133,14 @@ class Network:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _inode(port: int) -> str | None:
+def _inode(port: int, door: int) -> str | None:
+    """Of the socket at the far end of a connection. One port may lead to several places, so both ends must be right."""
     tables = [
         Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")
     ]  # Java uses the latter
     for fields in (line.split() for table in tables for line in table):
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[9] != "0":
+        ends = [int(field.rpartition(":")[2], 16) for field in fields[1:3]]
+        if ends == [port, door] and fields[9] != "0":
             return fields[9]
     return None
 

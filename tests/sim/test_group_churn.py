@@ -137,7 +137,8 @@ class Crowd:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_two_hundred_members_come_to_rest_after_churn(protocol: str) -> None:
-    """GRP-03: stable within ten seconds, and no partition owned by two in one generation or epoch."""
+    """GRP-03, OPS-05 (cascading rebalance): stable within ten seconds, and no partition owned by two in one generation or
+    epoch."""
 
     async def main(loop: SimLoop) -> Crowd:
         crowd = Crowd(loop, protocol)
