@@ -58,6 +58,34 @@ def test_lag_is_what_is_there_and_not_read(shape):
         source = {name: json.dumps(value) for name, value in source.items()}
     assert lag_of([source, {"endOffset": 3, "latestOffset": None}]) == 12
     assert lag_of([{"endOffset": 3, "latestOffset": 5}]) is None
+    assert lag_of([{"endOffset": None, "latestOffset": latest}]) is None
+
+
+BEHIND = {"sources": [{"endOffset": {"t": {"0": 3}}, "latestOffset": {"t": {"0": 10}}}]}
+
+
+def test_lag_is_as_of_what_spark_said_last():
+    """It says it again while nothing is to be done; and a number that is old is none."""
+    watched = running.Watched(Query("q", "", "", lambda: None))
+    assert watched.state.take(progress(0)) and watched.state.lag is None
+    assert not watched.state.take(progress(0, **BEHIND)) and watched.state.lag == 7
+    watched.doubt_lag("10:00", 100.0)
+    watched.doubt_lag("10:00", 100.0 + running.LAG_KNOWN_S)
+    assert watched.state.lag == 7
+    watched.doubt_lag("10:00", 101.0 + running.LAG_KNOWN_S)
+    assert watched.state.lag is None
+    assert not watched.state.take(progress(0, **BEHIND))
+    watched.doubt_lag("10:10", 101.0 + running.LAG_KNOWN_S)
+    assert watched.state.lag == 7
+
+
+def test_nobody_knows_the_lag_of_a_query_that_does_not_run(monkeypatch):
+    """Whatever it was before: it may be anything by now."""
+    told: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(Handle, "lastProgress", property(lambda self: progress(0, **BEHIND)))
+    failing = [Handle(1, "broker gone"), Handle(1)]
+    runner(monkeypatch, failing, changed=lambda state: told.append((state.state, state.lag))).run()
+    assert told == [("running", None), ("running", 7), ("waiting", None), ("running", None), ("done", None)]
 
 
 def test_people_get_lines_and_programs_get_json():

@@ -15,7 +15,7 @@ TABLE: list[tuple[str, str, str, Callable[[State], float | None]]] = [
     ("ottla_pipeline_up", "gauge", "1 while the query runs.", lambda s: float(s.state == "running")),
     ("ottla_pipeline_rows_total", "counter", "Rows read since the start.", lambda s: s.rows),
     ("ottla_pipeline_rows_per_second", "gauge", "Rows in a second, in the last batch.", lambda s: s.rows_per_second),
-    ("ottla_pipeline_lag", "gauge", "Offsets that are there and not read, over all partitions.", lambda s: s.lag),
+    ("ottla_pipeline_lag", "gauge", "Offsets that are there and not read; absent if unknown.", lambda s: s.lag),
     ("ottla_pipeline_batch", "gauge", "Number of the last micro-batch.", lambda s: s.batch),
     ("ottla_pipeline_batch_seconds", "gauge", "How long the last micro-batch took.", lambda s: s.batch_seconds),
     ("ottla_pipeline_restarts_total", "counter", "Times the query was started again.", lambda s: s.restarts),

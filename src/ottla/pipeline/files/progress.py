@@ -23,7 +23,7 @@ class State:
     batch: int = -1
     rows: int = 0  # so far, in this run
     rows_per_second: float = 0.0
-    lag: int | None = None
+    lag: int | None = None  # None when nobody knows: no source tells, or what was told is old
     batch_seconds: float = 0.0
     restarts: int = 0
     error: str = ""
@@ -31,16 +31,15 @@ class State:
     def take(self, progress: Mapping[str, Any]) -> bool:
         """What Spark says of a micro-batch; False if it says nothing new."""
         batch = int(progress.get("batchId", -1))
+        self.rows_per_second = float(progress.get("processedRowsPerSecond") or 0)
+        self.lag = lag_of(progress.get("sources") or ())
         if batch <= self.batch:
-            # Spark repeats itself every ten seconds when there is nothing to do.
-            self.rows_per_second = float(progress.get("processedRowsPerSecond") or 0)
+            # Spark repeats itself every ten seconds when there is nothing to do, with the ends as of then.
             return False
         self.batch = batch
         self.rows += int(progress.get("numInputRows") or 0)
-        self.rows_per_second = float(progress.get("processedRowsPerSecond") or 0)
         durations = progress.get("durationMs") or {}
         self.batch_seconds = float(durations.get("triggerExecution") or 0) / 1000
-        self.lag = lag_of(progress.get("sources") or ())
         return True
 
     def json(self) -> str:
@@ -66,7 +65,7 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:
 
 def _lag(end: Any, latest: Any) -> int | None:
     there, read = _positions(latest), _positions(end)
-    if not there:
+    if not there or end is None:  # a query that has not begun does not say from where
         return None
     return sum(max(0, offset - read.get(where, 0)) for where, offset in there.items())
 

@@ -26,6 +26,8 @@ POLL_S = 0.25
 FIRST_PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
 TRIES = 10
 GRACE_S = 30.0
+# Spark tells how far the ends are with every micro-batch, and every ten seconds when there is none.
+LAG_KNOWN_S = 60.0
 # What Spark says of a query until it knows from where to where its first micro-batch goes.
 BEGINNING = ("Initializing", "Getting offsets")
 
@@ -43,10 +45,23 @@ class Watched:
         self.handle: Any = None
         self.failures_in_a_row = 0
         self.start_at = 0.0
+        self._told, self._told_at = "", 0.0
 
     def start(self) -> None:
         self.state.state, self.state.error = "running", ""
         self.handle = self.query.start()
+
+    def doubt_lag(self, told: str, now: float) -> None:
+        """`told` is the moment Spark last spoke of. The lag is as of then: while a long micro-batch is under way, or a trigger
+        has not come, it may have grown to anything, and a number that stays would look like one that is true."""
+        if told != self._told:
+            self._told, self._told_at = told, now
+        if now - self._told_at > LAG_KNOWN_S:
+            self.state.lag = None
+
+    def rest(self, state: str) -> None:
+        """It does not run any more, or not now: nobody asks how far the ends are."""
+        self.state.state, self.state.lag = state, None
 
     def pause_s(self) -> float:
         return min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** (self.failures_in_a_row - 1))
@@ -116,12 +131,13 @@ class Runner:
             if each.state.take(progress):
                 each.failures_in_a_row = 0
                 self._changed(each.state)
+        each.doubt_lag(str(last.get("timestamp", "")), time.monotonic())
 
     def _take_end(self, each: Watched) -> None:
         error = each.handle.exception()
         self._take_progress(each)
         if error is None:
-            each.state.state = "done"
+            each.rest("done")
             self._changed(each.state)
         else:
             self._failed(each, str(error))
@@ -131,11 +147,12 @@ class Runner:
         each.state.error = failures.cause(text)
         fatal = failures.is_fatal(text)
         if fatal or each.failures_in_a_row >= self._tries:
-            each.state.state = "failed"
+            each.rest("failed")
             self._changed(each.state)
             often = "" if fatal else f" (for the {each.failures_in_a_row}th time in a row)"
             raise Failed(f"{each.query.where}: {each.state.name}: {each.state.error}{often}".lstrip(": "))
-        each.state.state, each.state.restarts = "waiting", each.state.restarts + 1
+        each.rest("waiting")
+        each.state.restarts += 1
         each.start_at = time.monotonic() + each.pause_s()
         self._changed(each.state)
 
@@ -154,7 +171,7 @@ class Runner:
     def _stop(self, each: Watched) -> None:
         each.handle.stop()
         self._take_progress(each)
-        each.state.state = "stopped"
+        each.rest("stopped")
         self._changed(each.state)
 
 
