@@ -52,7 +52,8 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.test $(JARS)
+# Spark's own connector, beside which ours is measured, has an environment of its own.
+bench: $(VENV)/.test $(JARS) $(SPARK)/.installed tests/spark/jars/.complete
 	$(BIN)/python -m bench
 
 # Three processes are killed, paused, restarted and cut off from each other while somebody writes: ROUNDS=50 SEED=...

@@ -44,7 +44,7 @@ class Spark:
     def __init__(self, server: Server) -> None:
         is_ours = isinstance(server, Node)
         if not is_ours and not (CONNECTOR_PYTHON.exists() and CONNECTOR_JARS.exists()):
-            raise CannotMeasure("Spark's connector is not here: `make spark` fetches it")
+            raise CannotMeasure("Spark's connector is not here: `make spark` fetches it, and so does `make bench`")
         jars = ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))
         words = ("ottla", "") if is_ours else ("kafka", jars)
         self._process = subprocess.Popen(

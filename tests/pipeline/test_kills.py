@@ -89,7 +89,8 @@ def test_large_batches_beside_the_connector(new_copy: NewCopy) -> None:
 
 @pytest.mark.skipif(bool(why_no_connector()), reason=why_no_connector())
 def test_large_batches_with_the_connector(new_copy: NewCopy) -> None:
-    """Spark's own sink promises to lose nothing, and keeps that. What it writes twice is counted, and is no failure here."""
+    """Spark's own sink promises to lose nothing, and keeps that. What it writes twice is printed and not judged: how much that
+    is depends on where in a micro-batch the kills fall, and none is not forbidden."""
     copy = new_copy("apache", with_connector=True)
-    lost, doubled = lost_and_doubled(copy, KILLS_BESIDE, ROWS_BESIDE, BATCH_BESIDE, 2)
-    assert lost == 0 and doubled >= 0
+    lost, _ = lost_and_doubled(copy, KILLS_BESIDE, ROWS_BESIDE, BATCH_BESIDE, 2)
+    assert lost == 0
