@@ -145,14 +145,15 @@ def test_a_batch_through_decoder_and_encoder():
     [out] = decoder(recipe, pa.schema([("id", pa.int64())]), "raw", ["offset"])([batch])
     assert out.schema.names == ["id", "offset", "_error"]
     assert out.column("offset").to_pylist() == [10, 11]
-    rows = pa.RecordBatch.from_pylist([{"k": b"key", **ROW, "counts": [("n", 3)]}], _schema())
-    [sent] = encoder(recipe, "k", list(ROW))([rows])
-    assert sent.to_pylist() == [{"key": b"key", "value": value}]
+    row, gone = {"k": b"key", "gone": False, **ROW, "counts": [("n", 3)]}, {"k": b"key", "gone": True}
+    [sent] = encoder(recipe, "k", "gone", list(ROW))([pa.RecordBatch.from_pylist([row, gone], _schema())])
+    assert sent.to_pylist() == [{"key": b"key", "value": value}, {"key": b"key", "value": None}]
 
 
 def _schema() -> pa.Schema:
     kinds = {
         "k": pa.binary(),
+        "gone": pa.bool_(),
         "id": pa.int64(),
         "note": pa.string(),
         "at": pa.timestamp("us", "UTC"),

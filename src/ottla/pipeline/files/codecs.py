@@ -90,14 +90,17 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def encoder(recipe: Recipe, key: str, fields: Sequence[str]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: the columns `fields` become `value`; that called `key` stays."""
+def encoder(
+    recipe: Recipe, key: str, deleted: str, fields: Sequence[str]
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """For mapInArrow: the columns `fields` become `value`, or NULL where that called `deleted` is true; `key` stays."""
 
     def encode(batches: Batches) -> Iterator[pa.RecordBatch]:
         codec = recipe.codec()
         for batch in batches:
             rows = batch.select(list(fields)).to_pylist(maps_as_pydicts="strict")
-            values = pa.array([codec.encode(row) for row in rows], pa.binary())
-            yield pa.RecordBatch.from_arrays([batch.column(key), values], names=["key", "value"])
+            gone = batch.column(deleted).to_pylist()
+            values = [None if is_gone else codec.encode(row) for row, is_gone in zip(rows, gone, strict=True)]
+            yield pa.RecordBatch.from_arrays([batch.column(key), pa.array(values, pa.binary())], names=["key", "value"])
 
     return encode

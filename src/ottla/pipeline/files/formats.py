@@ -21,7 +21,8 @@ from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import Format, Source
 
 RAW_KEY, RAW_VALUE = "_raw_key", "_raw_value"
-KNOWN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_deleted", "_headers")
+DELETED = "_deleted"
+KNOWN = ("_key", "_topic", "_partition", "_offset", "_timestamp", DELETED, "_headers")
 BAD = "_bad_text"
 MISFIT = "does not fit the schema"
 
@@ -71,7 +72,7 @@ def known(records: DataFrame, source: Source) -> DataFrame:
     columns = [key.alias("_key")] + [
         F.col(name[1:]).alias(name) for name in ("_topic", "_partition", "_offset", "_timestamp")
     ]
-    columns += [F.col("value").isNull().alias("_deleted")]
+    columns += [F.col("value").isNull().alias(DELETED)]
     columns += [F.col("headers").alias("_headers")] if "headers" in records.columns else []
     return records.select(*columns, F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE))
 
@@ -164,19 +165,28 @@ def newest(frame: DataFrame, key: str, offset: str) -> DataFrame:
 
 
 def encoded(frame: DataFrame, form: Format, key: str, directory: Path) -> DataFrame:
-    """`key` and `value`, as the topic takes them. What we know of the record it came from is not written again."""
+    """`key` and `value`, as the topic takes them. What we know of the record it came from is not written again; but what was
+    a record without a value becomes one, in every format: whoever keeps the newest of each key would have it back else."""
     if form.name == "raw":
         return frame
     columns = [name for name in frame.columns if name not in KNOWN]
     if form.name in ("avro", "protobuf"):
-        given = frame.select(_key(frame, key).alias(RAW_KEY), *[f"`{name}`" for name in columns])
-        return given.mapInArrow(encoder(recipe(form, directory), RAW_KEY, columns), "key BINARY, value BINARY")
+        known = [_key(frame, key).alias(RAW_KEY), _deleted(frame).alias(DELETED)]
+        given = frame.select(*known, *[f"`{name}`" for name in columns])
+        return given.mapInArrow(encoder(recipe(form, directory), RAW_KEY, DELETED, columns), "key BINARY, value BINARY")
     whole = F.struct(*[F.col(f"`{name}`") for name in columns])
     if form.name == "json":
         value = F.to_json(whole, {"ignoreNullFields": "false", **form.options})
     else:
         value = F.to_csv(whole, dict(form.options))
-    return frame.select(_key(frame, key).alias("key"), value.cast("binary").alias("value"))
+    value = F.when(_deleted(frame), F.lit(None)).otherwise(value.cast("binary"))
+    return frame.select(_key(frame, key).alias("key"), value.alias("value"))
+
+
+def _deleted(frame: DataFrame) -> Column:
+    """Whether a row stands for a key that is gone: a step has kept the column, or says so itself."""
+    given = F.col(DELETED).cast("boolean") if DELETED in frame.columns else F.lit(False)
+    return F.coalesce(given, F.lit(False))
 
 
 def _key(frame: DataFrame, key: str) -> Column:
