@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from harness import HOST, die_with_parent, free_port
 from ottla.cli import demo, shop
@@ -47,21 +52,72 @@ def wait_for(process: subprocess.Popen[str], said: Path, *words: str) -> str:
     return text
 
 
-@pytest.mark.timeout(400)
-def test_the_shop_is_counted_and_closes_in_good_order(tmp_path: Path) -> None:
-    """FTM-01, STR-02, STR-05: results come out of Spark, Ctrl-C ends the pipeline before the node, and files are kept."""
-    said = tmp_path / "said"
-    with running(tmp_path) as process:
-        wait_for(process, said, "first result in page-counts", "first result in decisions")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(150) == 0, said.read_text()
+def stop(process: subprocess.Popen[str], said: Path) -> str:
+    process.send_signal(signal.SIGINT)
+    assert process.wait(150) == 0, said.read_text()
     text = said.read_text()
     assert "stopping: each query finishes its micro-batch" in text, text
     assert "the next run goes on from here" in text, text
     assert "java." not in text, text
     assert "Traceback" not in text and "has ended with" not in text, text
-    home = tmp_path / "data-demo"
+    return text
+
+
+def batches(text: str) -> dict[str, list[int]]:
+    """The numbers of micro-batches that each query told of, in order."""
+    told = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {
+        each["name"]: [one["batch"] for one in told if one["name"] == each["name"] and one["batch"] >= 0]
+        for each in told
+    }
+
+
+def rows_kept(directory: Path) -> int:
+    """In files of Parquet that are whole."""
+    found = 0
+    for file in directory.glob("*.parquet"):
+        with contextlib.suppress(OSError, pa.ArrowInvalid):
+            found += parquet.read_metadata(file).num_rows
+    return found
+
+
+def memory_mb(pid: int) -> float:
+    """Of a process and all it has started, in the way that counts a page once that several of them share (PSS)."""
+    found = 0.0
+    with contextlib.suppress(OSError):
+        pss = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        found += int(pss[1]) / 1000 if pss else 0
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += sum(memory_mb(int(child)) for child in (task / "children").read_text().split())
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_the_shop_is_counted_closes_in_good_order_and_opens_again(tmp_path: Path) -> None:
+    """FTM-01, STR-02, STR-05: results come out of Spark, Ctrl-C ends the pipeline before the node, files are kept, and the
+    next run goes on with the micro-batch after the last one. Each run waits for results that the other does not wait for."""
+    said, home = tmp_path / "said", tmp_path / "data-demo"
+    with running(tmp_path) as process:
+        wait_for(process, said, "first result in page-counts")
+        first = batches(stop(process, said))
     assert (home / "pipeline.yml").read_text() == demo.PIPELINE.read_text()
+    assert first["shop.page_counts"], "whoever has written a result has told of its micro-batch"
+    with running(tmp_path) as process:
+        wait_for(process, said, "first result in decisions")
+        wait_for_rows(process, said, home / "revenue")
+        memory = memory_mb(process.pid)
+        second = batches(stop(process, said))
+    for name, numbers in first.items():
+        assert numbers == sorted(numbers) and min(second[name], default=1 << 30) == max(numbers, default=-1) + 1, name
+    print(f"memory of the whole demo: {memory:.0f} MB (PSS)")
+    assert memory < 2000
+
+
+def wait_for_rows(process: subprocess.Popen[str], said: Path, directory: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not rows_kept(directory):
+        assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+        time.sleep(0.2)
 
 
 def test_without_java_the_node_runs_alone(tmp_path: Path) -> None:
