@@ -22,7 +22,8 @@ from harness import TREE, Node, die_with_parent, stop_all
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 from ottla.pipeline import Pipeline, table, to_memory, to_parquet, to_topic, topic
-from ottla.pipeline.files import checking, formats, sources, status
+from ottla.pipeline.committing import SinkError
+from ottla.pipeline.files import checking, formats, sinks, sources, status
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.running import Failed
 from ottla.pipeline.files.spec import read_file, read_object
@@ -270,6 +271,23 @@ def test_files_whose_checkpoint_is_gone_are_not_added_to(spark, address, tmp_pat
     send(address, "kept", [(None, {"n": 3})])
     with pytest.raises(WrongPipeline, match=r"out has micro-batches up to 1, .* up to -1: .* another directory"):
         pipeline.run()
+
+
+def test_a_checkpoint_says_whose_it_is_where_spark_does_not(spark, tmp_path, monkeypatch):
+    """In a function that a server of Spark Connect calls, nobody else knows the query, and exactly once needs it."""
+    place = tmp_path / "checkpoint"
+    writer = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", str(place))
+    handle = writer.start()
+    handle.stop()
+    monkeypatch.setattr(sinks, "is_remote", lambda: True)
+    asked = sinks.Asked(str(place))
+    assert asked.query_of(spark.range(1)) == handle.id
+    for file in (place / "metadata", place / ".metadata.crc"):
+        file.unlink()
+    assert asked.query_of(spark.range(1)) == handle.id, "it stays the same while a query runs"
+    (place / "metadata").write_text('{"nothing": 1}')
+    with pytest.raises(SinkError, match="metadata does not say which query this is"):
+        sinks.Asked(str(place)).query_of(spark.range(1))
 
 
 def test_check_holds_a_file_against_the_live_topics(spark, address, tmp_path):

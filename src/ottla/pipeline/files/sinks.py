@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -41,8 +42,12 @@ def writer_of(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
         raise WrongPipeline([f"{sink.where}: {told} 'trigger: {AVAILABLE_NOW}'"])
     kinds = {"topic": _topic, "parquet": _parquet, "jdbc": _jdbc, "console": _console, "memory": _memory}
     writer = kinds[sink.kind](frame, sink, spec).outputMode(sink.mode)
-    checkpoint = f"{spec.checkpoint_root}/{sink.name}"
-    return triggered(writer.queryName(query_name(spec, sink)).option("checkpointLocation", checkpoint), sink.trigger)
+    named = writer.queryName(query_name(spec, sink)).option("checkpointLocation", checkpoint_of(sink, spec))
+    return triggered(named, sink.trigger)
+
+
+def checkpoint_of(sink: Sink, spec: Spec) -> str:
+    return f"{spec.checkpoint_root}/{sink.name}"
 
 
 def query_name(spec: Spec, sink: Sink) -> str:
@@ -65,7 +70,7 @@ def _topic(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
     options = topic_options(sink, spec)
     if sink.mode == "append":
         return records.writeStream.format("ottla").options(**options)
-    return records.writeStream.foreachBatch(_in_few_words(_to_topic(options)))
+    return records.writeStream.foreachBatch(_in_few_words(_to_topic(options, Asked(checkpoint_of(sink, spec)))))
 
 
 def topic_options(sink: Sink, spec: Spec) -> dict[str, str]:
@@ -78,12 +83,12 @@ def topic_options(sink: Sink, spec: Spec) -> dict[str, str]:
     }
 
 
-def _to_topic(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+def _to_topic(options: dict[str, str], asked: Asked) -> Callable[[DataFrame, int], None]:
     """Micro-batches under their numbers: one that is repeated after a failure is skipped."""
     once = options["delivery"] == "exactly-once"
 
     def write(batch: DataFrame, number: int) -> None:
-        named = {"queryId": _query_of(batch), "batchId": str(number)} if once else {}
+        named = {"queryId": asked.query_of(batch), "batchId": str(number)} if once else {}
         batch.write.format("ottla").options(**options, **named).mode("append").save()
 
     return write
@@ -104,12 +109,35 @@ def _in_few_words(write: Callable[[DataFrame, int], None]) -> Callable[[DataFram
     return written
 
 
-def _query_of(batch: DataFrame) -> str:
-    """The query whose micro-batch this is: its checkpoint has it too, so that one that was lost is noticed."""
-    found = None if is_remote() else batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    if not found:
-        raise SinkError("Spark does not say here which query this is: write 'delivery: at-least-once', or mode: append")
-    return str(found)
+class Asked:
+    """Which query a micro-batch belongs to: by the id that its checkpoint has, so that one that was lost is noticed.
+
+    Spark says it to its own process. To a function that a server of Spark Connect calls, in a process beside it, nobody says
+    it: the server reads it there from the checkpoint, wherever that is. A query writes it before its first micro-batch, and
+    it stays the same for as long as the query runs; a query that is started again comes with a new copy of this.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._found = ""
+
+    def query_of(self, batch: DataFrame) -> str:
+        if not is_remote():
+            return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or self._unknown(QUERY_ID))
+        self._found = self._found or self._read(batch)
+        return self._found
+
+    def _read(self, batch: DataFrame) -> str:
+        place = f"{self._checkpoint}/metadata"
+        lines = [row.value for row in batch.sparkSession.read.text(place).collect()]
+        try:
+            return str(json.loads("".join(lines))["id"])
+        except (ValueError, KeyError, TypeError):
+            return self._unknown(place)
+
+    def _unknown(self, place: str) -> str:
+        told = f"{place} does not say which query this is, and exactly once needs it"
+        raise SinkError(f"{told}: write 'delivery: at-least-once', or mode: append")
 
 
 def _parquet(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
@@ -159,9 +187,10 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
     postgres = import_module("ottla.pipeline.files.postgres")
     address = sink.target.removeprefix("jdbc:")
     target = postgres.Target(address, sink.table, sink.keys, sink.user, sink.password, f"{spec.name}.{sink.name}")
+    asked = Asked(checkpoint_of(sink, spec))
 
     def write(batch: DataFrame, number: int) -> None:
-        micro_batch = MicroBatch(_query_of(batch), number)
+        micro_batch = MicroBatch(asked.query_of(batch), number)
         postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
 
     return write
