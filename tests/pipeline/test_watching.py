@@ -48,6 +48,14 @@ def test_progress_is_counted_once_for_each_batch():
     assert json.loads(state.json())["rows"] == 20
 
 
+def test_a_query_with_nothing_to_do_does_not_hide_its_next_micro_batch():
+    """Spark tells of itself meanwhile, under that one's number. A micro-batch without rows is one nevertheless."""
+    state = State("p.out", "topic out", state="running")
+    assert state.take(progress(0)) and not state.take(progress(1, rows=0))
+    assert state.take(progress(1, rows=5)) and state.rows == 15
+    assert state.take(progress(2, rows=0, durationMs={"addBatch": 3, "triggerExecution": 9})) and state.batch == 2
+
+
 @pytest.mark.parametrize("shape", ["dict", "text"])
 def test_lag_is_what_is_there_and_not_read(shape):
     """Offsets of every partition count, what a source notes beside them does not."""

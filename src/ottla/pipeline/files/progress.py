@@ -33,12 +33,14 @@ class State:
         batch = int(progress.get("batchId", -1))
         self.rows_per_second = float(progress.get("processedRowsPerSecond") or 0)
         self.lag = lag_of(progress.get("sources") or ())
-        if batch <= self.batch:
-            # Spark repeats itself every ten seconds when there is nothing to do, with the ends as of then.
+        durations, rows = progress.get("durationMs") or {}, int(progress.get("numInputRows") or 0)
+        # Every ten seconds when there is nothing to do Spark tells the ends as of then, under the number of the micro-batch
+        # that comes next: taken for that one, it would hide it when it comes.
+        is_idle = rows == 0 and "addBatch" not in durations
+        if batch <= self.batch or is_idle:
             return False
         self.batch = batch
-        self.rows += int(progress.get("numInputRows") or 0)
-        durations = progress.get("durationMs") or {}
+        self.rows += rows
         self.batch_seconds = float(durations.get("triggerExecution") or 0) / 1000
         return True
 
