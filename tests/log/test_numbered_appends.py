@@ -39,15 +39,25 @@ def test_a_row_that_overlaps_what_was_staged_in_the_same_turn_is_refused() -> No
     assert log.end_offset == 2
 
 
-@pytest.mark.parametrize("origin", [Origin.REPLICATION, Origin.RAFT, Origin.COORDINATOR])
+@pytest.mark.parametrize("origin", [Origin.RAFT, Origin.COORDINATOR])
 def test_a_batch_that_no_segment_could_hold_is_refused(origin: Origin) -> None:
-    """LOG-13: whoever brings it; and what comes next is numbered as if it had never been there."""
+    """LOG-13: whoever makes it; and what comes next is numbered as if it had never been there."""
     log = make_log(settings=LogSettings(segment_bytes=300))
     with pytest.raises(KafkaError) as caught:
         log.append(numbered(0, 300), origin, 0, NOW_MS)
     assert caught.value.error is Error.RECORD_LIST_TOO_LARGE
     assert put(log, numbered(0), origin=origin) == [0]
     assert all(segment.size <= 300 for segment in log.segments)
+
+
+def test_a_copy_that_no_segment_could_hold_gets_one_of_its_own() -> None:
+    """LOG-13: the leader took it when segments were larger. A follower that refused it would never be in sync again (seeds m11
+    and m15 of the operated cluster)."""
+    log = make_log(settings=LogSettings(segment_bytes=300))
+    for offset, value_bytes in enumerate((10, 400, 500, 10, 10)):
+        assert put(log, numbered(offset, value_bytes), origin=Origin.REPLICATION) == [offset]
+    assert [segment.base for segment in log.segments] == [0, 1, 2, 3]
+    assert log.end_offset == 5
 
 
 def test_a_clients_batch_rolls_before_offsets_outgrow_the_index() -> None:

@@ -354,8 +354,11 @@ class Staging:
             is_full = self._active.is_full(self.settings.segment_index_bytes)
             self._roll_size = 0 if is_full else self.settings.segment_bytes
 
-    def _make_room(self, size: int, max_timestamp: int, first: int, last: int, now_ms: int) -> None:
-        """One of the three numbers was passed: roll, unless only a flight had to land, or the clock to be asked."""
+    def _make_room(
+        self, size: int, max_timestamp: int, first: int, last: int, now_ms: int, is_copy: bool = False
+    ) -> None:
+        """One of the three numbers was passed: roll, unless only a flight had to land, or the clock to be asked. A copy
+        that is larger than a segment gets one of its own: segments were larger when it was written, and others have it already."""
         if self._flight is not None:
             self._publish_or_refuse()
             if (
@@ -364,7 +367,7 @@ class Staging:
                 and last <= self._roll_offset
             ):
                 return
-        if size > self.settings.segment_bytes:
+        if size > self.settings.segment_bytes and not is_copy:
             raise KafkaError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit into a segment")
         segment = self._active
         if (

@@ -244,20 +244,28 @@ class Writer(Staging):
         guard: Guard | None = UNGUARDED,
     ) -> Appended:
         """Stage a batch whose offsets and epoch are already in it."""
-        head = self._check_numbered(data)
+        is_copy = origin is Origin.REPLICATION
+        head = self._check_numbered(data, is_copy)
         if head.leader_epoch > self.epochs.latest:
             self._publish_or_refuse()
             self.epochs.assign(head.leader_epoch, head.base_offset)
         entry, completed = None, None
         if head.producer_id >= 0:
             entry, completed = self.replay_producer(head, data, origin, transaction_version, guard)
-        self._stage_numbered(data, head.base_offset, head.last_offset, head.max_timestamp, now_ms, owner)
+        self._stage_numbered(data, head.base_offset, head.last_offset, head.max_timestamp, now_ms, owner, is_copy)
         if entry is not None:
             self.producers.stage(head.producer_id, entry, completed, head.is_control)
         return Appended(head.base_offset, head.last_offset)
 
     def _stage_numbered(
-        self, data: Bytes, first: int, last: int, max_timestamp: int, now_ms: int, owner: Owner | None
+        self,
+        data: Bytes,
+        first: int,
+        last: int,
+        max_timestamp: int,
+        now_ms: int,
+        owner: Owner | None,
+        is_copy: bool = False,
     ) -> None:
         size = len(data)
         if (
@@ -265,7 +273,7 @@ class Writer(Staging):
             or max_timestamp > self._roll_timestamp
             or last > self._roll_offset
         ):
-            self._make_room(size, max_timestamp, first, last, now_ms)
+            self._make_room(size, max_timestamp, first, last, now_ms, is_copy)
         if not self._staged_size:
             self._first_batch(max_timestamp, now_ms)
         self._staged += data
@@ -298,7 +306,7 @@ class Writer(Staging):
             self.producers.stage(producer_id, entry, completed, is_marker=True)
         return Appended(first, first)
 
-    def _check_numbered(self, data: Bytes) -> Batch:
+    def _check_numbered(self, data: Bytes, is_copy: bool) -> Batch:
         head = Batch._make(_header(data))
         if head.magic != MAGIC or crc32c(memoryview(data)[CRC_FROM:]) != head.crc:
             raise KafkaError(Error.CORRUPT_MESSAGE, f"batch at offset {head.base_offset} fails its CRC")
@@ -306,7 +314,7 @@ class Writer(Staging):
             raise KafkaError(
                 Error.UNKNOWN_SERVER_ERROR, f"batch begins at {head.base_offset}, below the log end {self.staged_end}"
             )
-        if head.size > self.settings.segment_bytes:
+        if head.size > self.settings.segment_bytes and not is_copy:
             raise KafkaError(Error.RECORD_LIST_TOO_LARGE, f"{head.size} bytes do not fit into a segment")
         return head
 
