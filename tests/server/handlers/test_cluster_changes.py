@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from desk import on_loop
+from ottla.metadata.decisions import Decision
+from ottla.metadata.image import Image
+from ottla.metadata.snapshot import records_of
 from ottla.wire.errors import Error
 from ottla.wire.messages.brokers import UnregisterBrokerRequest
 from ottla.wire.messages.cluster import (
@@ -79,6 +83,26 @@ async def test_reassignments_of_a_node_that_is_alone(tmp_path: Path) -> None:
             assert codes == [0, 39, 39, 85]
             assert (await client.call(ListPartitionReassignmentsRequest(topics=None), 0)).topics == []
             client.close()
+
+
+@on_loop
+async def test_a_move_is_listed_before_its_picture_is_shown(tmp_path: Path) -> None:
+    """REP-20: a node that has just become the active controller has shown nothing yet to those who follow the picture. Whoever
+    heard that nothing is under way would take the move for finished (seed m9 of the operated cluster)."""
+    async with serving(tmp_path) as served:
+        client = await served.connect()
+        await served.topic("t")
+        quorum = served.node.quorum
+        other = next(records_of(replace(Image(), brokers={2: quorum.image.brokers[1]._replace(id=2, fenced=True)})))
+        await served.node.controller.propose(lambda image: Decision([other], None))
+        kind = AlterPartitionReassignmentsRequest.Topic
+        part = kind.Partition(partition_index=0, replicas=[1, 2])
+        await client.call(AlterPartitionReassignmentsRequest(topics=[kind(name="t", partitions=[part])]), 1)
+        shown, quorum.image = quorum.image, Image()
+        listed = (await client.call(ListPartitionReassignmentsRequest(topics=None), 0)).topics
+        quorum.image = shown
+        assert [(topic.name, topic.partitions[0].adding_replicas) for topic in listed] == [("t", [2])]
+        client.close()
 
 
 async def update(client: Client, name: str, level: int, kind: int, version: int = 2) -> UpdateFeaturesResponse:

@@ -7,6 +7,7 @@ wanted stands in the metadata; it is over when those that come are in sync, whic
 from __future__ import annotations
 
 from ottla.metadata import controller
+from ottla.metadata.decisions import Decision
 from ottla.metadata.reassignments import Reassigned, Wanted, under_way
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
@@ -62,8 +63,13 @@ def _outcome(index: int, error: KafkaError | None) -> Told.Partition:
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, ctx: Context
 ) -> ListPartitionReassignmentsResponse:
+    """What the controllers have agreed on: a node that has just become the active one may not have shown anything yet to those
+    who follow the picture here, and whoever hears that nothing is under way believes that all have arrived."""
     asked = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
-    found = under_way(ctx.image, asked)
+    try:
+        found = await ctx.node.controller.submit(lambda image: Decision([], under_way(image, asked)))
+    except KafkaError as error:
+        return ListPartitionReassignmentsResponse(error_code=error.code, error_message=said(error))
     return ListPartitionReassignmentsResponse(
         topics=[
             Listed(
