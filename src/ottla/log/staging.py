@@ -357,8 +357,9 @@ class Staging:
     def _make_room(
         self, size: int, max_timestamp: int, first: int, last: int, now_ms: int, is_copy: bool = False
     ) -> None:
-        """One of the three numbers was passed: roll, unless only a flight had to land, or the clock to be asked. A copy
-        that is larger than a segment gets one of its own: segments were larger when it was written, and others have it already."""
+        """One of the three numbers was passed: roll, unless only a flight had to land, or the clock to be asked.
+
+        A copy that is larger than a segment gets one of its own: segments were larger when its leader took it."""
         if self._flight is not None:
             self._publish_or_refuse()
             if (
