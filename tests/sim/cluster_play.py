@@ -100,6 +100,9 @@ def play(
 
 
 class Play:
+    watches: type[Watch] = Watch
+    torments: type[Nemesis] = Nemesis
+
     def __init__(
         self, seed: int | str, rounds: int, only: Collection[int] | None = None, kinds: Collection[str] | None = None
     ) -> None:
@@ -112,7 +115,7 @@ class Play:
         self.history = History()
         self.registry = Registry()
         self.ledger = Ledger(SESSION_S)
-        self.finishing = self.finished = False
+        self.finishing = self.finished = self.is_healed = False
         self.ends: dict[TopicPartition, int] = {}
 
     def begin(self, loop: SimLoop, disks: Mapping[str, SimDisk] | None) -> None:
@@ -120,7 +123,7 @@ class Play:
         self.cluster = SimCluster(loop)
         self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
         self.cluster.form(NAMES, settings(self.is_synced), disks, is_dynamic=self.is_dynamic)
-        self.watch = Watch(self.cluster)
+        self.watch = self.watches(self.cluster)
         self.ledger.may_be_old = self.may_be_old
         self.keeper = Keeper(self)
 
@@ -145,14 +148,17 @@ class Play:
         reader = self.cluster.client("reader", Reader(self, WHERES).run())
         if self.has_admin:
             clients.append(self.cluster.client("admin", Maker(self).run()))
+        clients += self.more_clients()
         seats = self.take_seats() if self.has_groups else []
         await self.until(self.keeper.all_ready, PATIENCE_S, "never-started")
-        nemesis = Nemesis(self)
+        nemesis = self.torments(self)
         await nemesis.run(planned(loop.chance("plan"), self.rounds, nemesis.kinds(), self.only, self.kinds))
         self.finishing = True
+        await self.put_right()
         healed = loop.time()
         await self.until(lambda: self.watch.not_whole() is None, WHOLE_WITHIN_S, "not-settled")
         self.story.figures["ms until whole"] = round((loop.time() - healed) * 1000)
+        self.is_healed = True
         if not await self.ended(*clients):
             return
         await self.leave(seats)
@@ -166,6 +172,13 @@ class Play:
         for task in background:
             task.cancel()
         self.watch.look_from_the_beginning()
+
+    def more_clients(self) -> list[asyncio.Task[Any]]:
+        """Those of other plays."""
+        return []
+
+    async def put_right(self) -> None:
+        """What somebody did in whose presence a cluster need not become whole."""
 
     def may_be_old(self) -> bool:
         """A coordinator that is cut off from the controllers goes on telling what it knows, as in Kafka: reading must go on

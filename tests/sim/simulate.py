@@ -1,5 +1,7 @@
 """Plays many seeds of the cluster on all cores: `make simulate SEEDS=50000`, or `cd tests; python -m sim.simulate 0 50000`.
 
+With `--operated` somebody moves replicas and changes settings meanwhile (`operated_play`): seeds `m0` and so on.
+
 A seed that fails is shrunk: its faults are left out one by one for as long as it still fails. What is printed then is the
 command that plays what is left again.
 """
@@ -15,12 +17,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from sim.cluster_play import play
+from sim import cluster_play, operated_play
+from sim.stage import Story
 
 ROUNDS = 5
 
+Seed = int | str
 
-def fails(seed: int, rounds: int = ROUNDS, only: Sequence[int] | None = None) -> str | None:
+
+def play(seed: Seed, rounds: int, only: Sequence[int] | None = None) -> Story:
+    """`7` is a seed of `cluster_play`, `m7` one of `operated_play`."""
+    return (operated_play if isinstance(seed, str) else cluster_play).play(seed, rounds, only)
+
+
+def fails(seed: Seed, rounds: int = ROUNDS, only: Sequence[int] | None = None) -> str | None:
     """What went wrong, in one line."""
     try:
         story = play(seed, rounds, only)
@@ -29,7 +39,7 @@ def fails(seed: int, rounds: int = ROUNDS, only: Sequence[int] | None = None) ->
     return ": ".join(story.anomalies[0]) if story.anomalies else None
 
 
-def shrunk(seed: int, rounds: int = ROUNDS, fails: Callable[..., str | None] = fails) -> list[int]:
+def shrunk(seed: Seed, rounds: int = ROUNDS, fails: Callable[..., str | None] = fails) -> list[int]:
     """The faults without which this seed would not fail."""
     left = list(range(1, rounds + 1))
     for number in list(left):
@@ -39,11 +49,12 @@ def shrunk(seed: int, rounds: int = ROUNDS, fails: Callable[..., str | None] = f
     return left
 
 
-def command(seed: int, faults: Iterable[int]) -> str:
-    return f"cd tests; python -m sim.cluster_play {seed}:{','.join(map(str, faults))}"
+def command(seed: Seed, faults: Iterable[int]) -> str:
+    module = "sim.operated_play" if isinstance(seed, str) else "sim.cluster_play"
+    return f"cd tests; python -m {module} {seed}:{','.join(map(str, faults))}"
 
 
-def attempt(seed: int) -> tuple[int, str | None, Counter[str], float, float]:
+def attempt(seed: Seed) -> tuple[Seed, str | None, Counter[str], float, float]:
     """One seed in a child: what went wrong, figures, simulated seconds, seconds of the processor."""
     logging.disable(logging.CRITICAL)
     began = time.process_time()
@@ -65,10 +76,10 @@ class Tally:
     def __init__(self) -> None:
         self.figures: Counter[str] = Counter()
         self.simulated_s = self.cpu_s = 0.0
-        self.wrong: dict[int, str] = {}
+        self.wrong: dict[Seed, str] = {}
         self.slowest = 0.0
 
-    def add(self, seed: int, wrong: str | None, figures: Counter[str], simulated_s: float, cpu_s: float) -> None:
+    def add(self, seed: Seed, wrong: str | None, figures: Counter[str], simulated_s: float, cpu_s: float) -> None:
         self.figures.update(figures)
         self.figures["seeds"] += 1
         self.slowest = max(self.slowest, figures["ms until whole"] / 1000)
@@ -86,7 +97,7 @@ class Tally:
         ]
 
 
-def simulate(seeds: range, processes: int, say: Callable[[str], None] = print) -> Tally:
+def simulate(seeds: Iterable[Seed], processes: int, say: Callable[[str], None] = print) -> Tally:
     tally, began = Tally(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for outcome in pool.imap_unordered(attempt, seeds, chunksize=4):
@@ -104,11 +115,14 @@ def main() -> int:
     parser.add_argument("count", type=int)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--shrink", type=int, default=3, help="how many of those that fail are shrunk")
+    parser.add_argument("--operated", action="store_true", help="somebody moves replicas and changes settings")
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
-    tally = simulate(range(arguments.first, arguments.first + arguments.count), arguments.processes)
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    seeds = [f"m{number}" for number in numbers] if arguments.operated else numbers
+    tally = simulate(seeds, arguments.processes)
     logging.disable(logging.CRITICAL)
-    for seed in sorted(tally.wrong)[: arguments.shrink]:
+    for seed in sorted(tally.wrong, key=str)[: arguments.shrink]:
         print(f"seed {seed}: {tally.wrong[seed][:300]}\n    {command(seed, shrunk(seed))}", flush=True)
     print(*tally.lines(), sep="\n")
     return 1 if tally.wrong else 0

@@ -316,3 +316,48 @@ class Watch:
         """Every log once more from its start, in case that something changed behind our back."""
         self._walks.clear()
         self.look()
+
+
+class WatchOfMoves(Watch):
+    """The same for a cluster in which somebody moves replicas: what a node holds goes by the metadata."""
+
+    def not_whole(self) -> str | None:
+        return super().not_whole() or self._not_held()
+
+    def _not_held(self) -> str | None:
+        """Who got a replica has it, and who lost one has it no more."""
+        for machine in self.cluster.machines.values():
+            if machine.node is None:
+                return f"{machine.name} does not serve"
+            number, image = machine.node.config.node_id, machine.node.quorum.image
+            wanted = {
+                (topic.name, index)
+                for topic in image.topics.values()
+                for index, partition in topic.partitions.items()
+                if number in partition.replicas
+            }
+            held = {(partition.topic, partition.index) for partition in machine.node.replicas.all()}
+            if held != wanted:
+                return f"{machine.name} holds {sorted(held - wanted)} for nothing, and lacks {sorted(wanted - held)}"
+        return None
+
+    def _look_for_laggards(self, truth: Truth, partition: Partition, picture: Image) -> None:
+        """A leader that was deposed without knowing may count on a replica that was taken away since and begins anew. Taking
+        one away is a new epoch."""
+        if partition.leader_epoch >= max(truth.leaders, default=-1):
+            super()._look_for_laggards(truth, partition, picture)
+
+    def logs_for_nothing(self) -> list[str]:
+        """Directories of partitions that are somewhere else."""
+        found = []
+        for machine in self.cluster.machines.values():
+            if machine.node is not None:
+                held = {f"{partition.topic}-{partition.index}" for partition in machine.node.replicas.all()}
+                logs = machine.disk.peek_at_names(machine.settings["log.dirs"])
+                found += [f"{machine.name}:{name}" for name in logs if _is_log(name) and name not in held]
+        return found
+
+
+def _is_log(name: str) -> bool:
+    """The name of a log's directory, neither on its way out nor set aside."""
+    return name != QUORUM and name.rpartition("-")[2].isdecimal()

@@ -325,6 +325,11 @@ class SimDisk:
         node = self._find(path)
         return node.now if isinstance(node, Content) else None
 
+    def peek_at_names(self, path: str) -> list[str]:
+        """What is in a directory, for onlookers."""
+        node = self._find(path)
+        return sorted(node.entries) if isinstance(node, Folder) else []
+
     def names(self, path: str) -> list[str]:
         self.check()
         return sorted(self._folder(path).entries)

@@ -1,0 +1,116 @@
+"""Three unmodified nodes as in `cluster_play`, and somebody who moves replicas, elects leaders, changes settings and widens
+topics meanwhile (`cluster_operator`). Seeds have names of their own, `m7`, and histories of their own.
+
+What befalls the machines is the same, and three more things: the active controller is killed while the operator waits for its
+answer; of a partition that is on its way somebody is killed who comes, goes, leads, or two of them.
+
+`cd tests; python -m sim.operated_play m1 m2 m3` prints how these seeds went; `m7:2,5` leaves all faults of it out but its
+second and its fifth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Collection
+from typing import Any
+
+from ottla.metadata.image import Partition
+from ottla.metadata.reassignments import under_way
+from ottla.sim.cluster_checks import WatchOfMoves
+from ottla.sim.disk import Loss
+from ottla.sim.loop import SimLoop, run
+from sim.cluster_nemesis import Nemesis
+from sim.cluster_operator import Operator
+from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Play, parse, prepared
+from sim.stage import Story, print_stories
+
+
+def play(
+    seed: int | str, rounds: int = 5, only: Collection[int] | None = None, kinds: Collection[str] | None = None
+) -> Story:
+    """One history, of `m7` for the seed 7."""
+    stage = Operated(f"m{seed}" if isinstance(seed, int) else seed, rounds, only, kinds)
+    prepared(stage.is_synced, stage.is_dynamic)
+    return run(stage.story.seed, stage.run, limit_s=LIMIT_S)
+
+
+class OperatedNemesis(Nemesis):
+    def kinds(self) -> dict[str, int]:
+        return {**super().kinds(), "kill_deciding": 6, "kill_moving": 6, "cut_off_moving": 3}
+
+    def loss(self, rng: random.Random, name: str) -> Loss | None:
+        """A power cut that comes later, at some disk call, may hit the only one who has a record by then: a move from two
+        replicas to another two is over when who came is in sync, and who stays may be behind."""
+        return super().loss(rng, name) if self.play.is_synced else None
+
+    async def kill_deciding(self, rng: random.Random) -> None:
+        """The controller falls while it is asked for something."""
+        operator = self.play.operator  # type: ignore[attr-defined]
+        for _ in range(300):
+            if operator.is_asking and (name := self.controller()) is not None:
+                await asyncio.sleep(rng.choice((0.0, 0.001, 0.004, 0.01, 0.03)))
+                self.end(name, None, "kill of who decides")
+                return
+            await asyncio.sleep(0.005)
+
+    async def moving(self, rng: random.Random) -> Partition | None:
+        """A partition that is on its way, as soon as there is one."""
+        for _ in range(300):
+            for image in self.pictures():
+                parts = [part for topic in under_way(image, None).values() for part in topic.values()]
+                if parts:
+                    return rng.choice(parts)
+            await asyncio.sleep(0.005)
+        return None
+
+    async def kill_moving(self, rng: random.Random) -> None:
+        if (partition := await self.moving(rng)) is not None:
+            concerned = [*partition.adding, *partition.removing, partition.leader]
+            names = sorted({self.names[node - 1] for node in concerned if node > 0})
+            for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2)))):
+                self.end(name, None, "kill of who moves")
+
+    async def cut_off_moving(self, rng: random.Random) -> None:
+        if (partition := await self.moving(rng)) is not None:
+            self.count("cut off who moves")
+            name = self.names[rng.choice([*partition.adding, *partition.removing]) - 1]
+            await self.lasting(rng, [pair for other in self.others(name) for pair in ((name, other), (other, name))])
+
+
+class Operated(Play):
+    watches = WatchOfMoves
+    torments = OperatedNemesis
+    watch: WatchOfMoves
+
+    def begin(self, loop: SimLoop, disks: Any) -> None:
+        super().begin(loop, disks)
+        self.operator = Operator(self)
+
+    def more_clients(self) -> list[asyncio.Task[Any]]:
+        return [self.cluster.client("operator", self.operator.run())]
+
+    async def put_right(self) -> None:
+        """As long as replicas are held back, nobody gets in sync."""
+        await self.until(lambda: self.operator.has_lifted, ENDED_WITHIN_S, "clients-stuck")
+
+    async def close_books(self) -> None:
+        await super().close_books()
+        await self.everybody_knows()
+        with self.client("judge") as cluster:
+            await self.operator.compare(cluster)
+
+    def told(self) -> Story:
+        story = super().told()
+        story.anomalies += self.operator.wishes.found
+        return story
+
+
+def play_text(text: str) -> Story:
+    seed, only = parse(text)
+    return play(seed, only=only)
+
+
+if __name__ == "__main__":
+    print_stories(play_text, sys.argv[1:])

@@ -1,0 +1,71 @@
+"""Three unmodified nodes with everything that befalls them, while somebody moves replicas, calls moves off, elects leaders,
+changes settings and widens topics: the promises of a cluster are kept, and what the operator was told is so. The workload
+is in operated_play.py and cluster_operator.py."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from sim.cluster_play import prepare_all
+from sim.many_seeds import assert_same_in_every_process, caught, quiet
+from sim.operated_mutants import DIRECTED, KNOWN, MUTANTS
+from sim.operated_play import play
+from sim.operated_seeds import NAMED
+from sim.simulate import ROUNDS, Tally, attempt, command, shrunk
+
+__all__ = ["quiet"]
+
+SEEDS = range(25)
+SEEDS_MAX = 25
+# Each of these is to happen in every run, so that none is forgotten by accident.
+DEEDS = [
+    *("moves from 3 to 2", "moves from 2 to 3", "moves from 2 to 2", "moves from 3 to 3", "moves called off"),
+    *("elections", "settings", "throttles", "topics widened", "answers lost"),
+]
+FAULTS = ["kill of who decides, nothing lost", "kill of who moves, nothing lost", "cut off who moves"]
+
+
+@pytest.mark.timeout(1200)
+def test_promises_are_kept_while_somebody_operates_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    """REP-01, REP-20, KRF-01, KRF-11: moves, elections and settings are what was acknowledged, whoever dies meanwhile; nothing
+    acknowledged is lost, and all three replicas are in sync in the end."""
+    began, tally = time.perf_counter(), Tally()
+    for seed in SEEDS:
+        tally.add(*attempt(f"m{seed}"))
+    with capsys.disabled():
+        print("", f"an operated cluster, simulated, in {time.perf_counter() - began:.1f} s", *tally.lines(), sep="\n")
+    assert not tally.wrong, "\n".join(f"{command(seed, shrunk(seed))}\n{why}" for seed, why in tally.wrong.items())
+    wanted = [f"operator: {deed}" for deed in DEEDS] + [f"fault: {kind}" for kind in FAULTS]
+    rare = [what for what in wanted if not tally.figures[what]]
+    assert not rare, f"never tried: {rare}"
+
+
+def test_same_seed_same_history_in_every_process() -> None:
+    assert_same_in_every_process("sim.operated_play", ["m1", "m2", "m3"])
+
+
+def test_a_failing_seed_is_told_as_a_command() -> None:
+    assert command("m7", [2, 5]) == "cd tests; python -m sim.operated_play m7:2,5"
+
+
+@pytest.mark.parametrize("finding", NAMED)
+def test_what_was_found_once_stays_found(finding: str) -> None:
+    for seed in NAMED[finding]:
+        assert play(seed, ROUNDS).anomalies == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", KNOWN)
+def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_all()  # by nodes that make no mistakes
+    MUTANTS[name](monkeypatch)
+    # What a seed shows may change with the code; the next ones are as likely to show it as this one was.
+    seeds = range(KNOWN[name], KNOWN[name] + SEEDS_MAX)
+    assert any(caught(partial(play, kinds=DIRECTED[name]), seed, ROUNDS) for seed in seeds), f"{name} went unnoticed"
+
+
+def test_seeds_are_of_mistakes_that_exist() -> None:
+    assert set(KNOWN) == set(MUTANTS)
