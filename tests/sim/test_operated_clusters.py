@@ -43,8 +43,9 @@ def test_promises_are_kept_while_somebody_operates_the_cluster(capsys: pytest.Ca
     assert not rare, f"never tried: {rare}"
 
 
+@pytest.mark.timeout(300)
 def test_same_seed_same_history_in_every_process() -> None:
-    assert_same_in_every_process("sim.operated_play", ["m1", "m2", "m3"])
+    assert_same_in_every_process("sim.operated_play", ["m1", "m2"])
 
 
 def test_a_failing_seed_is_told_as_a_command() -> None:
