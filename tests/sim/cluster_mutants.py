@@ -1,12 +1,11 @@
 """Mistakes planted on purpose into a cluster: each breaks one promise, and the simulation has to notice.
 
-`DIRECTED` has the kinds of faults with which each shows soonest, `KNOWN` a seed that shows it then; `make test` plays these.
+Each names the kinds of faults with which it shows soonest; `KNOWN` has a seed that shows it then, and `make test` plays these.
 `make mutants` looks for each of them among many seeds, first with the faults that suit it, then with all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,26 +19,13 @@ from ottla.replication.leadership import Leadership
 from ottla.replication.partition import Partition
 from ottla.server.handlers.fetch import Reading
 from ottla.server.metadata_store import MetadataStore
+from sim.planting import Planting
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-Kinds = tuple[str, ...] | None
-MUTANTS: dict[str, Plant] = {}
-DIRECTED: dict[str, Kinds] = {}
+mutant = Planting()
 
 ENDS = ("kill", "kill_two", "kill_all", "kill_at_call")
 LOSSES = ("power_cut", "kill_at_call", "power_cut_of_all")
 CUTS = ("cut_off", "cut_off_from_peers", "one_way", "partial", "pause")
-
-
-def mutant(*kinds: str) -> Callable[[Plant], Plant]:
-    """Planted into the code; `kinds` are the faults with which it shows soonest."""
-
-    def enter(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = plant
-        DIRECTED[plant.__name__] = kinds or None
-        return plant
-
-    return enter
 
 
 # -- copies

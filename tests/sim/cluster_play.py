@@ -202,12 +202,7 @@ class Play:
         return story
 
     async def until(self, is_so: Callable[[], bool], seconds: float, kind: str) -> None:
-        deadline = self.loop.time() + seconds
-        while not is_so():
-            if self.loop.time() > deadline:
-                self.history.report(kind, "cluster", f"after {seconds} s: {self.watch.not_whole()}")
-                return
-            await asyncio.sleep(0.02)
+        await until(self.watch, self.history, is_so, seconds, kind)
 
     # -- onlookers
 
@@ -289,6 +284,17 @@ class Play:
     def topics_known(self) -> list[frozenset[bytes]]:
         nodes = [machine.node for machine in self.cluster.machines.values()]
         return [frozenset() if node is None else frozenset(node.quorum.image.topics) for node in nodes]
+
+
+async def until(watch: Watch, history: History, is_so: Callable[[], bool], seconds: float, kind: str) -> None:
+    """Wait for it; that it did not come in time is a finding of this kind."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not is_so():
+        if loop.time() > deadline:
+            history.report(kind, "cluster", f"after {seconds} s: {watch.not_whole()}")
+            return
+        await asyncio.sleep(0.02)
 
 
 # -- where every seed begins

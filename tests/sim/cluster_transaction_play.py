@@ -96,12 +96,7 @@ class ClusterTransactionPlay(TransactionPlay):
         return story
 
     async def until(self, is_so: Callable[[], bool], kind: str) -> None:
-        deadline = self.loop.time() + WHOLE_WITHIN_S
-        while not is_so():
-            if self.loop.time() > deadline:
-                self.history.report(kind, "cluster", f"after {WHOLE_WITHIN_S} s: {self.watch.not_whole()}")
-                return
-            await asyncio.sleep(0.02)
+        await cluster_play.until(self.watch, self.history, is_so, WHOLE_WITHIN_S, kind)
 
     # -- onlookers
 

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from sim.cluster_mutants import DIRECTED, MUTANTS, Kinds
+from sim.cluster_mutants import mutant
 from sim.cluster_play import play, prepare_all
 from sim.many_seeds import caught
+from sim.planting import Kinds
 
 ROUNDS = 5
 DIRECTED_SEEDS = 50
@@ -39,7 +40,7 @@ def search(name: str, kinds: Kinds, seeds: int) -> Catch | None:
     """The first seed that shows the mistake, and nothing without it."""
     for seed in range(seeds):
         patch = pytest.MonkeyPatch()
-        MUTANTS[name](patch)
+        mutant.plants[name](patch)
         noticed = look(seed, kinds)
         patch.undo()
         if noticed is not None and look(seed, kinds) is None:
@@ -55,7 +56,7 @@ def hunt(job: tuple[str, int]) -> Found:
     name, general = job
     logging.disable(logging.CRITICAL)
     prepare_all()
-    directed = search(name, DIRECTED[name], DIRECTED_SEEDS)
+    directed = search(name, mutant.directed[name], DIRECTED_SEEDS)
     return Found(name, directed, search(name, None, general) if general else None)
 
 
@@ -65,7 +66,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--general", type=int, default=GENERAL_SEEDS)
     arguments = parser.parse_args()
-    jobs = [(name, arguments.general) for name in arguments.names or MUTANTS]
+    jobs = [(name, arguments.general) for name in arguments.names or mutant.plants]
     missed = 0
     with multiprocessing.get_context("spawn").Pool(arguments.processes, maxtasksperchild=1) as pool:
         for found in pool.imap_unordered(hunt, jobs):

@@ -1,11 +1,11 @@
 """Mistakes planted on purpose into what an operator asks for: each breaks one promise, and `operated_play` has to notice.
 
-`DIRECTED` has the kinds of faults with which each shows soonest, `KNOWN` a seed that shows it then.
+Each names the kinds of faults with which it shows soonest; `KNOWN` has a seed that shows it then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,23 +14,11 @@ from ottla.log.directories import Directories
 from ottla.metadata import reassignments, snapshot
 from ottla.metadata.leaders import Change
 from ottla.replication.replicas import Replicas
+from sim.planting import Planting
 
-Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: dict[str, Plant] = {}
-DIRECTED: dict[str, tuple[str, ...] | None] = {}
+mutant = Planting()
 
 ENDS = ("kill", "kill_two", "kill_all", "kill_deciding", "kill_moving")
-
-
-def mutant(*kinds: str) -> Callable[[Plant], Plant]:
-    """Planted into the code; `kinds` are the faults with which it shows soonest."""
-
-    def enter(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = plant
-        DIRECTED[plant.__name__] = kinds or None
-        return plant
-
-    return enter
 
 
 @mutant(*ENDS)

@@ -3,20 +3,17 @@ because this file has a core of its own."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
-from sim.cluster_mutants import DIRECTED, KNOWN, MUTANTS
-from sim.cluster_play import play, prepare_all
+from sim.cluster_mutants import KNOWN, mutant
+from sim.cluster_play import play
 from sim.cluster_seeds import NAMED
-from sim.many_seeds import caught, quiet
+from sim.many_seeds import quiet
 from sim.test_cluster_faults import SEEDS, played
 
 __all__ = ["quiet"]
 
 ROUNDS = 5
-SEEDS_MAX = 25
 MORE = range(SEEDS.stop, SEEDS.stop + 60)
 
 
@@ -35,12 +32,8 @@ def test_what_was_found_once_stays_found(finding: str) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A harness that catches none proves nothing. `make mutants` looks for them without being told where."""
-    prepare_all()  # by nodes that make no mistakes
-    MUTANTS[name](monkeypatch)
-    # What a seed shows may change with the code; the next ones are as likely to show it as this one was.
-    seeds = range(KNOWN[name], KNOWN[name] + SEEDS_MAX)
-    assert any(caught(partial(play, kinds=DIRECTED[name]), seed, ROUNDS) for seed in seeds), f"{name} went unnoticed"
+    mutant.assert_noticed(name, KNOWN[name], play, ROUNDS, monkeypatch)
 
 
 def test_seeds_are_of_mistakes_that_exist() -> None:
-    assert set(KNOWN) <= set(MUTANTS)
+    assert set(KNOWN) <= set(mutant.plants)
