@@ -39,6 +39,8 @@ def why_no_connector() -> str:
 class Copy:
     """Two topics, and the driver that copies one into the other: with our format, or with Spark's own connector."""
 
+    flow = ""  # what else than a copy its driver makes
+
     def __init__(self, address: str, directory: Path, *, with_connector: bool = False) -> None:
         self.address, self.directory, self.with_connector = address, directory, with_connector
         self.source, self.target = (f"{name}-{os.getpid()}-{directory.name}" for name in ("source", "target"))
@@ -61,6 +63,8 @@ class Copy:
 
     def start(self, rows_per_batch: int, *more: str) -> None:
         arguments = [self.address, self.source, self.target, str(self.directory), str(rows_per_batch), *more]
+        if self.flow:
+            arguments += ["--flow", self.flow]
         python = sys.executable
         if self.with_connector:
             python = str(CONNECTOR_PYTHON)
@@ -74,6 +78,9 @@ class Copy:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
+
+    def close(self) -> None:
+        """Whatever has to be said before the last run."""
 
     def wait_for(self, word: str) -> bool:
         """Whether it said so before it ended."""
@@ -114,17 +121,22 @@ class Copy:
     def misfits(self, count: int) -> tuple[int, int]:
         """How many are missing, and how many too many."""
 
-        async def main() -> Counter[int]:
+        found = Counter(int(value) for value in self.values())
+        missing = sum(number not in found for number in range(count))
+        return missing, sum(found.values()) - (count - missing)
+
+    def values(self) -> list[bytes]:
+        """What a reader of the target sees, each partition in its order."""
+
+        async def main() -> list[bytes]:
             async with Cluster(self.address) as cluster:
                 places = [TopicPartition(self.target, partition) for partition in range(PARTITIONS)]
                 ends = await cluster.list_offsets(dict.fromkeys(places, LATEST))
                 limits = {where: found.offset for where, found in ends.items()}
                 consumer = Consumer(cluster, dict.fromkeys(places, EARLIEST), ends=limits, read_committed=True)
-                return Counter([int(record.value or b"-1") async for record in consumer])
+                return [record.value or b"-1" async for record in consumer]
 
-        found = asyncio.run(main())
-        missing = sum(number not in found for number in range(count))
-        return missing, sum(found.values()) - (count - missing)
+        return asyncio.run(main())
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])

@@ -3,7 +3,8 @@
     python copying.py <bootstrap> <source> <target> <directory> <rows per batch> [<task that fails once>] [--master ...]
 
 It says "started" when the query runs, and "done" at its end. With `--jars` it reads and writes with Spark's own connector,
-whose jars these are, on a PySpark that knows nothing of `format("ottla")`.
+whose jars these are, on a PySpark that knows nothing of `format("ottla")`. With `--flow` it runs a pipeline that does more
+than copy: it keeps state, or the target is not a topic.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def arguments() -> argparse.Namespace:
     # A task is tried four times: what is on trial is the output, not how soon somebody gives up.
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--jars")
+    parser.add_argument("--flow")
     return parser.parse_args()
 
 
@@ -61,8 +63,43 @@ def connector_session(master: str, jars: str) -> Any:
     return builder.getOrCreate()
 
 
-def main() -> None:
-    asked = arguments()
+# Numbers of seconds as moments: every window is closed by numbers that are an hour further.
+TIMED = "SELECT bigint(string(value)) AS n, timestamp_seconds(bigint(string(value))) AS at FROM numbers"
+SUMS = "SELECT n % 100 AS k, count(*) AS n, sum(n) AS total FROM timed GROUP BY n % 100"
+WINDOWS = """
+    SELECT unix_seconds(window.start) AS start, count(*) AS n, sum(n) AS total
+    FROM timed GROUP BY window(at, '100 seconds')
+"""
+
+
+def pipeline_of(asked: argparse.Namespace) -> Any:
+    from ottla.pipeline import Pipeline, to_jdbc, to_parquet, to_topic, topic
+
+    numbers = topic(asked.source, format="raw", options={"maxOffsetsPerTrigger": asked.rows})
+    made = Pipeline(
+        "flow", bootstrap=asked.bootstrap, trigger="available-now", spark=HERE | SETTINGS, directory=asked.directory
+    )
+    made.source("numbers", numbers).sql("timed", TIMED, watermark={"column": "at", "delay": "1 hour"})
+    if asked.flow == "sums":
+        return made.sql("sums", SUMS).sink("out", to_topic(asked.target, key="k", mode="update"), of="sums")
+    if asked.flow == "windows":
+        return made.sql("windows", WINDOWS).sink("out", to_topic(asked.target, key="start"), of="windows")
+    if asked.flow == "parquet":
+        return made.sink("out", to_parquet(asked.target), of="timed")
+    return made.sink("out", to_jdbc(f"jdbc:{asked.flow}", table=asked.target), of="timed")
+
+
+def run_pipeline(asked: argparse.Namespace) -> None:
+    pipeline = pipeline_of(asked)
+    spark = pipeline.session(master=asked.master)
+    running = pipeline.start()
+    print("started", flush=True)
+    running.wait()
+    print("done", flush=True)
+    spark.stop()
+
+
+def copy(asked: argparse.Namespace) -> None:
     spark = connector_session(asked.master, asked.jars) if asked.jars else our_session(asked.master)
     form, where = "kafka" if asked.jars else "ottla", {"kafka.bootstrap.servers": asked.bootstrap}
     reading = {"subscribe": asked.source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": asked.rows}
@@ -78,6 +115,14 @@ def main() -> None:
     query.awaitTermination()
     print("done", flush=True)
     spark.stop()
+
+
+def main() -> None:
+    asked = arguments()
+    if asked.flow:
+        run_pipeline(asked)
+    else:
+        copy(asked)
 
 
 if __name__ == "__main__":

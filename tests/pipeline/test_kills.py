@@ -3,7 +3,7 @@
 With the driver's process its JVM dies. A Python process that was just committing may live on for a moment: the driver that
 comes after it has to shut it out.
 
-Beside it, the same with Spark's own connector, which writes again what it had begun.
+Beside it, the same with Spark's own connector, which writes again what it had begun; and pipelines that do more than copy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.copies import Copy, why_no_connector
+from pipeline.databases import postgresql
+from pipeline.flows import Files, Rows, Sums, Windows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -26,6 +28,10 @@ ROWS = 1_000_000
 KILLS_BESIDE = 6
 ROWS_BESIDE = 2_000_000
 BATCH_BESIDE = 100_000
+# Pipelines: micro-batches of a few tenths of a second, so that kills fall into all of their parts.
+KILLS_FLOW = 8
+ROWS_FLOW = 200_000
+BATCH_FLOW = 1_000
 
 NewCopy = Callable[..., Copy]
 
@@ -67,7 +73,8 @@ def kill_often(copy: Copy, kills: int, rows_per_batch: int, seconds: float) -> i
 def lost_and_doubled(copy: Copy, kills: int, rows: int, rows_per_batch: int, seconds: float) -> tuple[int, int]:
     copy.fill(rows)
     done = kill_often(copy, kills, rows_per_batch, seconds)
-    copy.start(rows)
+    copy.close()
+    copy.start(2 * rows)
     copy.finish()
     lost, doubled = copy.misfits(rows)
     print(f"{rows} rows, {done} kills: {lost} lost, {doubled} doubled", flush=True)
@@ -94,3 +101,41 @@ def test_large_batches_with_the_connector(new_copy: NewCopy) -> None:
     copy = new_copy("apache", with_connector=True)
     lost, _ = lost_and_doubled(copy, KILLS_BESIDE, ROWS_BESIDE, BATCH_BESIDE, 2)
     assert lost == 0
+
+
+# More than copies.
+
+
+@pytest.fixture
+def ending() -> Iterator[list[Copy]]:
+    """Whose drivers do not outlive the test."""
+    made: list[Copy] = []
+    yield made
+    for each in made:
+        if each.driver is not None:
+            each.kill()
+
+
+def flow_misfits(flow: Copy, ending: list[Copy]) -> tuple[int, int]:
+    """OTTLA_KILLS times (8)."""
+    ending.append(flow)
+    kills = int(os.environ.get("OTTLA_KILLS", KILLS_FLOW))
+    return lost_and_doubled(flow, kills, ROWS_FLOW, BATCH_FLOW, 4)
+
+
+@pytest.mark.parametrize("kind", [Sums, Windows])
+def test_state(broker: str, tmp_path: Path, ending: list[Copy], kind: type[Copy]) -> None:
+    """STR-03, STR-05: sums by key, written whenever they change, and sums over windows, written once when they are closed."""
+    assert flow_misfits(kind(broker, tmp_path), ending) == (0, 0)
+
+
+def test_files(broker: str, tmp_path: Path, ending: list[Copy], request: pytest.FixtureRequest) -> None:
+    """Parquet, by Spark's own log of files."""
+    # Spark is started here only when the driver has ended.
+    assert flow_misfits(Files(broker, tmp_path, lambda: request.getfixturevalue("spark")), ending) == (0, 0)
+
+
+def test_a_database(broker: str, tmp_path: Path, ending: list[Copy]) -> None:
+    """PostgreSQL, into a table without keys: nothing there would hide a row that comes twice."""
+    with postgresql() as database:
+        assert flow_misfits(Rows(broker, tmp_path, database), ending) == (0, 0)
