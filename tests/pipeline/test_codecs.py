@@ -83,6 +83,49 @@ def test_avro_of_another_schema_is_not_taken():
         Avro('{"type": "string"}')
 
 
+def sale(*fields: tuple[str, object]) -> str:
+    more = [{"name": name, "type": kind, "default": None} for name, kind in fields]
+    return json.dumps({"type": "record", "name": "Sale", "fields": [{"name": "n", "type": "int"}, *more]})
+
+
+OLD, NEW = sale(), sale(("note", ["null", "string"]))
+
+
+def numbered(number: int, data: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + data
+
+
+def test_avro_is_read_by_the_schema_that_wrote_it():
+    """A schema changes in the middle of a topic: the header of a registry says where, and Avro's rules do the rest."""
+    old, new = Avro(OLD), Avro(NEW)
+    records = [numbered(3, old.encode({"n": 1})), numbered(4, new.encode({"n": 2, "note": "x"}))]
+    for reader, rows in ((OLD, [{"n": 1}, {"n": 2}]), (NEW, [{"n": 1, "note": None}, {"n": 2, "note": "x"}])):
+        codec = Avro(reader, writers={3: OLD, 4: NEW})
+        assert [codec.decode(record) for record in records] == rows
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (numbered(5, b"\x02"), "schema 5 wrote it, which is not among the 'writers'"),
+        (b"\x02", "does not begin with the header of a registry"),
+        (b"\x01" + numbered(3, b"\x02")[1:], "does not begin with the header of a registry"),
+        (numbered(3, b"\x02\x02"), "1 bytes are left over"),
+    ],
+)
+def test_avro_of_a_schema_that_nobody_named_is_not_taken(record, told):
+    with pytest.raises(ValueError, match=told):
+        Avro(OLD, writers={3: OLD}).decode(record)
+
+
+def test_avro_of_a_newer_schema_without_a_registry_is_not_taken():
+    """Its bytes do not say so, but something is left of them, or missing."""
+    with pytest.raises(ValueError, match=r"2 bytes are left over .*: another schema wrote it"):
+        Avro(OLD).decode(Avro(NEW).encode({"n": 2, "note": ""}))
+    with pytest.raises((EOFError, IndexError)):
+        Avro(NEW).decode(Avro(OLD).encode({"n": 2}))
+
+
 def descriptors() -> bytes:
     """shop.proto, as protoc would compile it."""
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
@@ -118,6 +161,27 @@ def test_protobuf_there_and_back():
     read = codec.decode(codec.encode({**row, "data": b"\0", "note": None, "counts": {"n": 3}}))
     assert read == {**row, "big": 2**63, "data": b"\0", "note": None, "counts": [("n", 3)]}
     assert codec.decode(codec.encode({"first": {"name": ""}}))["first"] == {"name": ""}
+
+
+def changed(*, kind: int, inside: bool = False) -> bytes:
+    """Field 1 of shop.Order, or of the shop.Item in it, with another type, and a field that nobody knew."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors())
+    item, order = files.file[0].message_type
+    (item if inside else order).field[0].type = kind
+    order.field.add(name="new", number=20, type=9, label=1)
+    return files.SerializeToString()
+
+
+def test_protobuf_of_a_newer_schema():
+    """What is new is passed over; a field with another type was its default before, in silence."""
+    codec = Protobuf(descriptors(), "shop.Order")
+    assert codec.decode(Protobuf(changed(kind=3), "shop.Order").encode({"id": 7, "new": "x"}))["id"] == 7
+    with pytest.raises(ValueError, match=r"shop\.Order\.id is something else in it: another schema wrote it"):
+        codec.decode(Protobuf(changed(kind=9), "shop.Order").encode({"id": "7"}))
+    inside = Protobuf(changed(kind=3, inside=True), "shop.Order")
+    for row in ({"first": {"name": 1}}, {"items": [{"name": 1}]}):
+        with pytest.raises(ValueError, match=r"shop\.Item\.name is something else in it"):
+            codec.decode(inside.encode(row))
 
 
 def test_a_message_that_is_not_there_is_told_with_those_that_are():

@@ -50,6 +50,23 @@ sinks:
 """
 
 
+CHANGING = """
+name: changing
+trigger: available-now
+quarantine: unfit
+sources:
+  of_json: {topic: changing-json, format: json, schema: "shop STRING, n INT"}
+  of_avro: {topic: changing-avro, format: avro, schema: sale.avsc}
+  of_registry: {topic: changing-registry, format: avro, schema: sale.avsc, writers: {1: sale.avsc, 2: wider.avsc}}
+  of_protobuf: {topic: changing-protobuf, format: protobuf, schema: sale.desc, message: shop.Sale}
+steps:
+  all: {sql: "SELECT shop, n, _topic AS at FROM of_json UNION ALL SELECT shop, n, _topic FROM of_avro
+    UNION ALL SELECT shop, n, _topic FROM of_registry UNION ALL SELECT shop, n, _topic FROM of_protobuf"}
+sinks:
+  out: {from: all, topic: read, key: at}
+"""
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     node = Node(tmp_path_factory.mktemp("formats") / "data")
@@ -59,12 +76,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stop_all([node])
 
 
-def descriptors() -> bytes:
+def descriptors(kind_of_n: int = 5) -> bytes:
     """sale.proto, as protoc would compile it."""
     file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="shop", syntax="proto3")
     sale = file.message_type.add(name="Sale")
     sale.field.add(name="shop", number=1, type=9, label=1)
-    sale.field.add(name="n", number=2, type=5, label=1)
+    sale.field.add(name="n", number=2, type=kind_of_n, label=1)
     return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
@@ -106,6 +123,48 @@ def test_rows_and_deletes_through_every_format(spark, address, tmp_path, monkeyp
     assert [(key, value and json.loads(value)) for key, value in read(spark, address, "to-json")] == rows
     assert read(spark, address, "to-csv") == [(b"a", b"a,1"), (b"b", b"b,0"), (b"a", None)]
     assert sorted(read(spark, address, "to-sums")) == [(b"a", b'{"shop":"a","n":1}'), (b"b", None)]
+
+
+def test_a_schema_that_changes_in_the_middle_of_a_stream(spark, address, tmp_path, monkeypatch):
+    """What the rules of a format can read is read, and all else is in the quarantine with a reason: nothing is missing."""
+    wider = {**AVRO, "fields": [*AVRO["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}
+    (tmp_path / "sale.avsc").write_text(json.dumps(AVRO))
+    (tmp_path / "wider.avsc").write_text(json.dumps(wider))
+    (tmp_path / "sale.desc").write_bytes(descriptors())
+    old, new = {"shop": "old", "n": 1}, {"shop": "new", "n": 2, "note": "x"}
+    avro, avro_new = Avro(json.dumps(AVRO)).encode(old), Avro(json.dumps(wider)).encode(new)
+    text = Protobuf(descriptors(kind_of_n=9), "shop.Sale").encode({"shop": "new", "n": "two"})
+    head = b"\0\0\0\0"
+    given: dict[str, list[bytes]] = {
+        "json": [json.dumps(old).encode(), json.dumps(new).encode(), b'{"shop": "new", "n": "two"}'],
+        "avro": [avro, avro_new],
+        "registry": [head + b"\1" + avro, head + b"\2" + avro_new, head + b"\3" + avro_new],
+        "protobuf": [Protobuf(descriptors(), "shop.Sale").encode(old), text],
+    }
+    for name, records in given.items():
+        send(address, f"changing-{name}", [(b"k", record) for record in records])
+    run(CHANGING, address, tmp_path, monkeypatch)
+    both, first = [("old", 1), ("new", 2)], [("old", 1)]
+    found: dict[str, list[tuple[str, int]]] = {}
+    for key, value in read(spark, address, "read"):
+        row = json.loads(value or b"")
+        found.setdefault(key.decode().removeprefix("changing-"), []).append((row["shop"], row["n"]))
+    assert found == {"json": both, "avro": first, "registry": both, "protobuf": first}
+    assert reasons(spark, address, "unfit") == {
+        (b"changing-json", b'n is "two", not INT'),
+        (b"changing-avro", b"ValueError: 3 bytes are left over behind the record: another schema wrote it"),
+        (b"changing-registry", b"ValueError: schema 3 wrote it, which is not among the 'writers'"),
+        (b"changing-protobuf", b"ValueError: shop.Sale.n is something else in it: another schema wrote it"),
+    }
+
+
+def reasons(spark: Any, address: str, name: str) -> set[tuple[bytes, bytes]]:
+    """Which topic a record of the quarantine is from, and why it is there."""
+    options = {"kafka.bootstrap.servers": address, "subscribe": name, "includeHeaders": "true"}
+    rows = spark.read.format("ottla").options(**options).load().collect()
+    told = [{header.key: bytes(header.value) for header in row.headers} for row in rows]
+    assert len(told) == 4, "each once"
+    return {(each["ottla.topic"], each["ottla.error"]) for each in told}
 
 
 def test_rows_into_a_database(spark, address, tmp_path, monkeypatch):

@@ -145,6 +145,16 @@ def test_from_python_a_mistake_names_the_place(tmp_path):
             "    as: table\n    watermark: {column: at, delay: 1s}",
             "p.yml:16: a table has no watermark",
         ),
+        (
+            "  countries:",
+            "  sales: {topic: s, format: avro, schema: s.avsc, writers: {first: s.avsc}}\n  countries:",
+            "p.yml:19: 'writers' are schemas by their numbers in the registry: write {1: first.avsc}",
+        ),
+        (
+            "  countries:",
+            "  sales: {topic: s, format: avro, schema: s.avsc, skip_bytes: 5, writers: {1: s.avsc}}\n  countries:",
+            "p.yml:19: 'writers' read the header that 'skip_bytes' passes over: keep one of them",
+        ),
         ("  countries:", "  beats:\n    rate: often\n  countries:", "p.yml:20: 'rate' makes a stream of so many rows"),
         (
             "delay: 10 minutes",

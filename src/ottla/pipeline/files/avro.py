@@ -1,7 +1,10 @@
 """Avro: its schemas in Spark's words, and records to and from bytes with fastavro.
 
-A record is one schemaless datum, as producers put it into a value; what a registry puts before it (one zero byte and the
-schema's number) is skipped by `skip_bytes`.
+A record is one schemaless datum, as producers put it into a value. Its bytes do not say which schema wrote them: where that
+is not the one of the reader, they can be read wrongly and nobody notices. What a registry puts before a record (one zero
+byte and the schema's number) says it: with `writers`, schemas by their numbers, each record is read by the one that wrote it
+and brought to ours by Avro's rules, and one of a schema that is not among them is an error. Without them it is skipped by
+`skip_bytes`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ PLAIN = {
     "enum": "STRING",
     "fixed": "BINARY",
 }
+HEADER_BYTES = 5
 LOGICAL = {
     "date": "DATE",
     "timestamp-millis": "TIMESTAMP",
@@ -37,11 +41,15 @@ LOGICAL = {
 class Avro:
     """One schema, ready to read and write."""
 
-    def __init__(self, schema: str, skip_bytes: int = 0) -> None:
+    def __init__(self, schema: str, skip_bytes: int = 0, writers: Mapping[int, str] | None = None) -> None:
         self.text = schema
         self._declared = json.loads(schema)
         self._parsed = fastavro.parse_schema(self._declared)
         self._skip_bytes = skip_bytes
+        self._writers = {
+            number: fastavro.parse_schema(json.loads(text), named_schemas={})
+            for number, text in (writers or {}).items()
+        }
         if not isinstance(self._declared, dict) or self._declared.get("type") != "record":
             raise ValueError("the schema must be one record: its fields become the columns")
 
@@ -53,12 +61,23 @@ class Avro:
 
     def decode(self, data: bytes) -> dict[str, Any]:
         stream = io.BytesIO(data)
-        stream.seek(self._skip_bytes)
-        record = fastavro.schemaless_reader(stream, self._parsed, None)
+        if self._writers:
+            record = fastavro.schemaless_reader(stream, self._writer_of(stream.read(HEADER_BYTES)), self._parsed)
+        else:
+            stream.seek(self._skip_bytes)
+            record = fastavro.schemaless_reader(stream, self._parsed, None)
         left = len(data) - stream.tell()
         if left:
             raise ValueError(f"{left} bytes are left over behind the record: another schema wrote it")
         return _speakable(record)  # type: ignore[no-any-return]
+
+    def _writer_of(self, header: bytes) -> Any:
+        if len(header) < HEADER_BYTES or header[0] != 0:
+            raise ValueError("it does not begin with the header of a registry: a zero byte and the number of a schema")
+        number = int.from_bytes(header[1:], "big")
+        if number not in self._writers:
+            raise ValueError(f"schema {number} wrote it, which is not among the 'writers'")
+        return self._writers[number]
 
     def encode(self, row: Mapping[str, Any]) -> bytes:
         stream = io.BytesIO(b"\0" * self._skip_bytes)

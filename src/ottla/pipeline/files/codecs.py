@@ -33,12 +33,14 @@ class Recipe:
     schema: bytes
     message: str
     skip_bytes: int
+    writers: tuple[tuple[int, bytes], ...] = ()  # avro: other schemas, by their numbers in a registry
 
     def codec(self) -> Codec:
         needs.modules({LIBRARIES[self.name]: self.name})
         module = import_module(f"ottla.pipeline.files.{self.name}")
         if self.name == "avro":
-            made: Codec = module.Avro(self.schema.decode(), self.skip_bytes)
+            writers = {number: schema.decode() for number, schema in self.writers}
+            made: Codec = module.Avro(self.schema.decode(), self.skip_bytes, writers)
         else:
             made = module.Protobuf(self.schema, self.message, self.skip_bytes)
         return made

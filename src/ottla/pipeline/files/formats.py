@@ -29,18 +29,24 @@ MISFIT = "does not fit the schema"
 
 def recipe(form: Format, directory: Path) -> Recipe:
     """The schema is read here, where the file is; executors need not see it."""
-    schema = form.schema.encode()
-    if not form.schema.lstrip().startswith(("{", "[")):
-        path = directory / form.schema
-        if not path.is_file():
-            raise WrongPipeline([f"{form.where}: there is no file {path}: write the path of the schema"])
-        schema = path.read_bytes()
-    made = Recipe(form.name, schema, form.message, form.skip_bytes)
+    schema = _schema_bytes(form, form.schema, directory)
+    writers = tuple((number, _schema_bytes(form, text, directory)) for number, text in form.writers.items())
+    made = Recipe(form.name, schema, form.message, form.skip_bytes, writers)
     try:
         made.codec().columns()
     except (ValueError, KeyError, TypeError) as error:
         raise WrongPipeline([f"{form.where}: this is not a schema of {form.name} we can use: {error}"])
     return made
+
+
+def _schema_bytes(form: Format, text: str, directory: Path) -> bytes:
+    """The schema itself, or a file that has it."""
+    if text.lstrip().startswith(("{", "[")):
+        return text.encode()
+    path = directory / text
+    if not path.is_file():
+        raise WrongPipeline([f"{form.where}: there is no file {path}: write the path of the schema"])
+    return path.read_bytes()
 
 
 def fields_of(form: Format, directory: Path) -> StructType:

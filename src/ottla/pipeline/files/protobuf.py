@@ -2,6 +2,8 @@
 
 `protoc --include_imports --descriptor_set_out=shop.desc shop.proto` writes a descriptor set; no code is generated. A field
 that knows whether it was set and was not is NULL; one that does not know it has its default, as its readers everywhere see.
+A field that our message does not have is passed over, as its readers everywhere do. One that it has with another type would
+be passed over as well, and its default be taken for what was sent: that is an error here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 PLAIN = {
     FieldDescriptor.CPPTYPE_BOOL: "BOOLEAN",
@@ -48,7 +51,9 @@ class Protobuf:
         return ", ".join(f"`{field.name}` {_type(field, ())}" for field in self._descriptor.fields)
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        row: dict[str, Any] = _row(self._class.FromString(data[self._skip_bytes :]))
+        message = self._class.FromString(data[self._skip_bytes :])
+        _check_types(message)
+        row: dict[str, Any] = _row(message)
         return row
 
     def encode(self, row: Mapping[str, Any]) -> bytes:
@@ -94,6 +99,19 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 # Bytes to rows
+
+
+def _check_types(message: Message) -> None:
+    """What was sent under the number of a field and cannot be it; in proto2 also a value that its enum does not have."""
+    known = message.DESCRIPTOR.fields_by_number
+    for unknown in UnknownFieldSet(message):
+        if unknown.field_number in known:
+            told = f"{message.DESCRIPTOR.full_name}.{known[unknown.field_number].name}"
+            raise ValueError(f"{told} is something else in it: another schema wrote it")
+    for field, value in message.ListFields():
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and not _is_map(field):
+            for each in value if _is_repeated(field) else [value]:
+                _check_types(each)
 
 
 def _row(message: Message) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Format:
     skip_bytes: int = 0  # what stands before the record itself, such as the 5 bytes of a registry's header
     options: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
+    writers: Mapping[int, str] = field(default_factory=dict)  # avro: what a registry's numbers stand for, to read with
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _source(name: str, section: Section, quarantine: str) -> Source:
         where=section.where,
         kind=kind,
         target=target,
-        format=_format(section, FORMATS if topics else FILE_FORMATS, topics) if kind in _WITH_FORMAT else Format("raw"),
+        format=_source_format(section, topics) if kind in _WITH_FORMAT else Format("raw"),
         key=section.choice("key", KEYS, "string") if topics else "",
         as_table=section.choice("as", ("stream", "table"), _usual_shape(kind)) == "table",
         start=section.choice("start", STARTS, "earliest") if topics else "",
@@ -237,6 +238,21 @@ def _one_of(section: Section, kinds: Iterable[str], told: Mapping[str, str], adv
     for kind in kinds:
         section.node(kind)
     return ""
+
+
+def _source_format(section: Section, topics: bool) -> Format:
+    made = _format(section, FORMATS if topics else FILE_FORMATS, topics)
+    return replace(made, writers=_writers(section, made.skip_bytes)) if made.name == "avro" else made
+
+
+def _writers(section: Section, skip_bytes: int) -> dict[int, str]:
+    found = section.options("writers")
+    if not all(number.isdecimal() for number in found):
+        section.wrong("'writers' are schemas by their numbers in the registry: write {1: first.avsc}", "writers")
+        return {}
+    if found and skip_bytes:
+        section.wrong("'writers' read the header that 'skip_bytes' passes over: keep one of them", "skip_bytes")
+    return {int(number): text for number, text in found.items()}
 
 
 def _format(section: Section, among: tuple[str, ...], topics: bool) -> Format:
