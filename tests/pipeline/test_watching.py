@@ -17,16 +17,20 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import BinaryType, StructType
 
-from ottla.pipeline.committing import Fenced, Marker, MicroBatch, Refused, Sink, SinkError, judge
+from ottla.pipeline.committing import Fenced, Marker, MicroBatch, Refused, SinkError, judge
 from ottla.pipeline.files import failures, metrics, running, sinks, status
 from ottla.pipeline.files.building import Query
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.progress import State, Telling, lag_of
 from ottla.pipeline.files.running import Failed, Runner
+from ottla.pipeline.files.sinks import topic_options
+from ottla.pipeline.files.spec import read_object
 from ottla.pipeline.needs import Missing
 from ottla.pipeline.offsets import DataLoss
 from ottla.pipeline.options import BadOption
+from ottla.pipeline.sink import Writing
 
 
 def progress(batch: int, rows: int = 10, **more: Any) -> dict[str, Any]:
@@ -195,10 +199,13 @@ def test_what_spark_says_itself():
 
 
 @pytest.mark.parametrize("marker", [None, Marker("a" * 36, 12), Marker("b" * 36, 12)])
-def test_a_refusal_speaks_of_what_a_file_has(marker):
+def test_a_refusal_speaks_of_what_a_file_has(tmp_path, marker):
     """Whoever wrote one knows no sinkId and calls no method; and the advice is not cut off."""
+    words = {"bootstrap": "b:1", "sources": {"s": {"topic": "t", "format": "raw"}}}
+    spec = read_object({**words, "name": "p", "sinks": {"out": {"from": "s", "topic": "u"}}}, tmp_path)
+    columns = StructType().add("value", BinaryType())
     with pytest.raises(Refused) as refused:
-        judge(marker, MicroBatch("b" * 36, 3), Sink("page-views.counts"))
+        judge(marker, MicroBatch("b" * 36, 3), Writing.of(topic_options(spec.sinks[0], spec), columns).sink)
     told = failures.cause(PYTHON_FAILED.format(line=f"ottla.pipeline.committing.Refused: {refused.value}"))
     assert "sinkId" not in told and ".option(" not in told, told
     assert f"write 'options: {{acceptCheckpoint: {'b' * 36}}}' at this sink" in told

@@ -41,6 +41,7 @@ from ottla.client.consumer import Consumer
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
 from ottla.client.transactions import FENCED
+from ottla.pipeline.advice import OPTIONS, Advice
 from ottla.pipeline.spool import Entry
 from ottla.wire.errors import Error, KafkaError
 
@@ -101,6 +102,7 @@ class Sink(NamedTuple):
     accept: str | None = None
     transaction_timeout_ms: int | None = None
     delivery_s: float = 120.0
+    advice: Advice = OPTIONS
 
     def timeout_ms(self, total_bytes: int) -> int:
         return self.transaction_timeout_ms or min(TIMEOUT_MS + total_bytes // BYTES_PER_MS_MIN, TIMEOUT_MS_MAX)
@@ -112,7 +114,7 @@ def judge(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> Outcome
     if found is None and sink.accept in (ANY, micro_batch.query_id):
         return Outcome.WRITTEN
     if found is None:
-        raise Refused(f"{_misfit(marker, micro_batch, sink.sink_id)} {_way_out(micro_batch)}")
+        raise Refused(f"{_misfit(marker, micro_batch, sink)} {_way_out(micro_batch, sink.advice)}")
     return found
 
 
@@ -125,19 +127,19 @@ def outcome_of(marker: Marker | None, micro_batch: MicroBatch) -> Outcome | None
     return None
 
 
-def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink_id: str) -> str:
-    query_id, batch_id = micro_batch
+def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> str:
+    (query_id, batch_id), sink_id = micro_batch, sink.sink_id
     if marker is None:
         return (
             f"The checkpoint of query {query_id} has come to batch {batch_id}, but nothing says that the sink "
-            f"{sink_id!r} has ever written: its marker in topic {PROGRESS_TOPIC} is missing. Was the sinkId (or the topic "
-            "it comes from) changed, or does this query write to another cluster now?"
+            f"{sink_id!r} has ever written: its marker in topic {PROGRESS_TOPIC} is missing. {sink.advice.renamed}, "
+            "or does this query write to another cluster now?"
         )
     if marker.query_id != query_id:
         return (
             f"The sink {sink_id!r} was written by query {marker.query_id} (up to batch {marker.next_batch - 1}), and "
             f"this is query {query_id} with batch {batch_id}: it has a new checkpoint, and might write again what "
-            "is there already. If two queries write to one topic, give each its own sinkId."
+            f"is there already. {sink.advice.two_queries}"
         )
     if marker.next_batch > batch_id:
         return (
@@ -151,11 +153,9 @@ def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink_id: str) -> str
     )
 
 
-def _way_out(micro_batch: MicroBatch) -> str:
-    return (
-        "Nothing was written. To go on from this checkpoint all the same, "
-        f"add .option('acceptCheckpoint', '{micro_batch.query_id}')."
-    )
+def _way_out(micro_batch: MicroBatch, advice: Advice) -> str:
+    accept = advice.accept.format(micro_batch.query_id)
+    return f"Nothing was written. To go on from this checkpoint all the same, {accept}."
 
 
 # Delivery.
@@ -236,24 +236,23 @@ def _explained(sink: Sink) -> Iterator[None]:
     except KafkaError as error:
         if error.error in FENCED:
             raise Fenced(
-                f"another query writes with the sinkId {sink.sink_id!r}, or this one was started a second time: only the "
-                "one that came last may write. Give each query a sinkId of its own. (If there is no other, the transaction "
-                "took longer than its timeout: set kafka.transaction.timeout.ms higher.)"
+                f"{sink.advice.fenced.format(sink.sink_id)} (If there is no other, the transaction took longer than its "
+                "timeout: set kafka.transaction.timeout.ms higher.)"
             ) from error
-        raise SinkError(f"the batch could not be written: {error.message}{_advice(error)}") from error
+        raise SinkError(f"the batch could not be written: {error.message}{_advice(error, sink.advice)}") from error
     except OSError as error:
         raise SinkError(
             f"the batch may not have been written: {error}. When it comes again, the sink finds out"
         ) from error
 
 
-def _advice(error: KafkaError) -> str:
+def _advice(error: KafkaError, advice: Advice) -> str:
     if error.error in (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE):
         return ". Set kafka.max.request.size to the topic's max.message.bytes, or raise that"
     if error.error is Error.INVALID_TRANSACTION_TIMEOUT:
         return ". Set kafka.transaction.timeout.ms no higher than the broker's transaction.max.timeout.ms"
     if error.error is Error.UNSUPPORTED_VERSION:
-        return ". A broker without transactions can be written to with .option('delivery', 'at-least-once')"
+        return f". A broker without transactions can be written to with {advice.at_least_once}"
     return ""
 
 

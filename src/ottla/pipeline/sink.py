@@ -11,6 +11,8 @@ makes a new writer for each: all they share is what the tasks return.
                        stream whose topics come from a column
     delivery           exactly-once, or at-least-once for brokers without transactions
     acceptCheckpoint   the id of a query that may go on although its checkpoint does not fit to what was written; or `any`
+    advice             in whose words a refusal says what to do: `options` of a DataFrame, or those of a pipeline's `file`,
+                       which is how pipelines call this
     operationId        of a batch write: written once under this name, and skipped when it is repeated. Without one, a batch
                        write is a transaction (all or nothing) that is written again when it is repeated
     queryId, batchId   of a batch write inside of `foreachBatch`: whose micro-batch it is. It is then written as a stream
@@ -47,6 +49,7 @@ from pyspark.sql.types import (
 
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
+from ottla.pipeline.advice import BY_NAME, Advice
 from ottla.pipeline.blocking import Broker
 from ottla.pipeline.committing import Batches, MicroBatch, Sink, SinkError, commit_once, commit_whole, deliver
 from ottla.pipeline.options import BadOption, Connect, Text, refuse_unknown
@@ -61,6 +64,7 @@ WRITE_OPTIONS = (
     "sinkId",
     "delivery",
     "acceptCheckpoint",
+    "advice",
     "operationId",
     "queryId",
     "batchId",
@@ -147,6 +151,7 @@ class Writing:
                 text.get("acceptCheckpoint"),
                 text.number("kafka.transaction.timeout.ms"),
                 (text.number("kafka.delivery.timeout.ms") or DELIVERY_MS) / 1000,
+                _advice(text),
             ),
             exactly_once=exactly_once,
             operation_id=text.get("operationId") or None,
@@ -175,6 +180,13 @@ def _refuse_settings(settings: Mapping[str, str]) -> None:
             raise BadOption(f"kafka.{name} is not for this sink: {instead}")
     if settings.get("acks", "all").lower() not in ("all", "-1"):
         raise BadOption(f"kafka.acks is {settings['acks']!r}: this sink writes with acks=all, and nothing less is safe")
+
+
+def _advice(text: Text) -> Advice:
+    value = text.get("advice") or "options"
+    if value not in BY_NAME:
+        raise BadOption(f"advice is {value!r}: write {' or '.join(BY_NAME)}")
+    return BY_NAME[value]
 
 
 def _delivery(text: Text) -> bool:

@@ -46,21 +46,6 @@ CALLING = re.compile(r"^An error occurred while calling \S+\n: (?:[\w.$]+: )?")
 STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ", re.DOTALL)
 CODE = re.compile(r"^\[[A-Z_.]+\] ")
 LENGTH_MAX = 700
-# What a sink says to whoever set its options, as whoever wrote a pipeline can follow it.
-IN_A_FILE = (
-    (
-        re.compile(r"If two queries write to one topic, give each its own sinkId\."),
-        "If another pipeline has the same name, give one of them another 'name:'.",
-    ),
-    (
-        re.compile(r"Was the sinkId \(or the topic it comes from\) changed"),
-        "Was the name of the pipeline or of the sink changed",
-    ),
-    (
-        re.compile(r"add \.option\('acceptCheckpoint', '([^']*)'\)"),
-        r"write 'options: {acceptCheckpoint: \1}' at this sink",
-    ),
-)
 
 
 def is_fatal(text: str) -> bool:
@@ -70,8 +55,6 @@ def is_fatal(text: str) -> bool:
 def cause(text: str) -> str:
     """What happened, without the traces: what Python said last, or else what Spark said first."""
     said = _python_said(text) or _spark_said(text)
-    for words, instead in IN_A_FILE:
-        said = words.sub(instead, said)
     return said if len(said) <= LENGTH_MAX else said[: LENGTH_MAX - 3] + "..."
 
 

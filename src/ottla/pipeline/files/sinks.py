@@ -79,6 +79,7 @@ def topic_options(sink: Sink, spec: Spec) -> dict[str, str]:
         "topic": sink.target,
         "sinkId": f"{spec.name}.{sink.name}",
         "delivery": sink.delivery,
+        "advice": "file",
         **sink.options,
     }
 
