@@ -292,7 +292,9 @@ class Nemesis:
             self.end(name, rng.choice(list(Loss)), "power cut of all")
 
     async def wiped_disk(self, rng: random.Random) -> None:
-        name = self.somebody(rng)
+        await self.wipe(self.somebody(rng), rng)
+
+    async def wipe(self, name: str, rng: random.Random) -> None:
         if self.is_anybody_weak() or self.watch.not_whole() is not None:
             return
         self.weaken(name)
@@ -303,6 +305,16 @@ class Nemesis:
         await asyncio.sleep(rng.choice((0.1, 1.0)))
         self.cluster.wipe(name)
         self.keeper.held.discard(name)
+
+    async def kill_deciding(self, rng: random.Random) -> None:
+        """The controller falls while an operator asks it for something."""
+        operator = self.play.operator  # type: ignore[attr-defined]
+        for _ in range(300):
+            if operator.is_asking and (name := self.controller()) is not None:
+                await asyncio.sleep(rng.choice((0.0, 0.001, 0.004, 0.01, 0.03)))
+                self.end(name, None, "kill of who decides")
+                return
+            await asyncio.sleep(0.005)
 
     async def clean_stop(self, rng: random.Random) -> None:
         await self.stop(self.somebody(rng))

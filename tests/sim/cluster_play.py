@@ -31,7 +31,7 @@ from ottla.client.admin import Admin
 from ottla.client.cluster import LATEST, Cluster, TopicPartition
 from ottla.client.producer import Producer
 from ottla.sim.checks import History, Registry
-from ottla.sim.cluster import Machine, SimCluster
+from ottla.sim.cluster import Machine, SimCluster, Topology
 from ottla.sim.cluster_checks import Watch
 from ottla.sim.disk import SimDisk
 from ottla.sim.group_checks import Ledger
@@ -95,13 +95,14 @@ def play(
 ) -> Story:
     """One history. `only` leaves out all other faults than these; `kinds` draws faults of these kinds only."""
     stage = Play(seed, rounds, only, kinds)
-    prepared(stage.is_synced, stage.is_dynamic)
+    stage.disks()
     return run(seed, stage.run, limit_s=LIMIT_S)
 
 
 class Play:
     watches: type[Watch] = Watch
     torments: type[Nemesis] = Nemesis
+    topology = Topology.combined(NAMES)
 
     def __init__(
         self, seed: int | str, rounds: int, only: Collection[int] | None = None, kinds: Collection[str] | None = None
@@ -122,14 +123,20 @@ class Play:
         self.loop = loop
         self.cluster = SimCluster(loop)
         self.cluster.on_ready, self.cluster.on_fall = self.note_ready, self.note_fall
-        self.cluster.form(NAMES, settings(self.is_synced), disks, is_dynamic=self.is_dynamic)
+        self.cluster.form(self.topology, self.settings(), disks, is_dynamic=self.is_dynamic)
         self.watch = self.watches(self.cluster)
         self.ledger.may_be_old = self.may_be_old
         self.keeper = Keeper(self)
 
+    def settings(self) -> Mapping[str, str]:
+        return settings(self.is_synced)
+
+    def disks(self) -> Mapping[str, SimDisk]:
+        return prepared(self.is_synced, self.is_dynamic)
+
     async def run(self, loop: SimLoop) -> Story:
         """To the end, or until it is known that this ends badly."""
-        self.begin(loop, prepared(self.is_synced, self.is_dynamic))
+        self.begin(loop, self.disks())
         self.alarm: asyncio.Future[None] = loop.create_future()
         acting = loop.create_task(self.act(loop))
         await asyncio.wait([acting, self.alarm], return_when=asyncio.FIRST_COMPLETED)
@@ -313,7 +320,7 @@ class Preparation(Play):
 
     async def run(self, loop: SimLoop) -> Mapping[str, SimDisk]:
         self.begin(loop, None)
-        for name in NAMES:
+        for name in self.topology.names:
             self.cluster.boot(name)
         await self.until(self.keeper.all_ready, PATIENCE_S, "never-started")
         assert self.keeper.all_ready(), [machine.exit for machine in self.cluster.machines.values()]
@@ -322,7 +329,7 @@ class Preparation(Play):
         assert not self.history.anomalies, self.history.anomalies
         for machine in self.cluster.machines.values():
             machine.tell_to_stop()
-        while any(self.cluster.is_up(name) for name in NAMES):
+        while any(self.cluster.is_up(name) for name in self.topology.names):
             await asyncio.sleep(0.01)
         return {name: machine.disk for name, machine in self.cluster.machines.items()}
 

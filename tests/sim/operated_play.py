@@ -23,7 +23,7 @@ from ottla.sim.disk import Loss
 from ottla.sim.loop import SimLoop, run
 from sim.cluster_nemesis import Nemesis
 from sim.cluster_operator import Operator
-from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Play, parse, prepared
+from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Play, parse
 from sim.stage import Story, print_stories
 
 
@@ -32,7 +32,7 @@ def play(
 ) -> Story:
     """One history, of `m7` for the seed 7."""
     stage = Operated(f"m{seed}" if isinstance(seed, int) else seed, rounds, only, kinds)
-    prepared(stage.is_synced, stage.is_dynamic)
+    stage.disks()
     return run(stage.story.seed, stage.run, limit_s=LIMIT_S)
 
 
@@ -44,16 +44,6 @@ class OperatedNemesis(Nemesis):
         """A power cut that comes later, at some disk call, may hit the only one who has a record by then: a move from two
         replicas to another two is over when who came is in sync, and who stays may be behind."""
         return super().loss(rng, name) if self.play.is_synced else None
-
-    async def kill_deciding(self, rng: random.Random) -> None:
-        """The controller falls while it is asked for something."""
-        operator = self.play.operator  # type: ignore[attr-defined]
-        for _ in range(300):
-            if operator.is_asking and (name := self.controller()) is not None:
-                await asyncio.sleep(rng.choice((0.0, 0.001, 0.004, 0.01, 0.03)))
-                self.end(name, None, "kill of who decides")
-                return
-            await asyncio.sleep(0.005)
 
     async def moving(self, rng: random.Random) -> Partition | None:
         """A partition that is on its way, as soon as there is one."""

@@ -18,7 +18,8 @@ SEEDS_MAX = 25
 class Planting:
     """Collects mistakes by their names: `directed` has the kinds of faults with which each shows soonest, None for any."""
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Callable[[], None] = prepare_all) -> None:
+        self.prepare = prepare
         self.plants: dict[str, Plant] = {}
         self.directed: dict[str, Kinds] = {}
 
@@ -34,7 +35,7 @@ class Planting:
         self, name: str, seed: int, play: Callable[..., object], rounds: int, patch: pytest.MonkeyPatch
     ) -> None:
         """What a seed shows may change with the code; the next ones are as likely to show it as this one was."""
-        prepare_all()  # by nodes that make no mistakes
+        self.prepare()  # by nodes that make no mistakes
         self.plants[name](patch)
         directed: Play = partial(play, kinds=self.directed[name])  # type: ignore[assignment]
         assert any(caught(directed, each, rounds) for each in range(seed, seed + SEEDS_MAX)), f"{name} went unnoticed"

@@ -1,6 +1,7 @@
 """Plays many seeds of the cluster on all cores: `make simulate SEEDS=50000`, or `cd tests; python -m sim.simulate 0 50000`.
 
-With `--operated` somebody moves replicas and changes settings meanwhile (`operated_play`): seeds `m0` and so on.
+With `--operated` somebody moves replicas and changes settings meanwhile (`operated_play`): seeds `m0` and so on. With
+`--voters` clusters have other shapes, and somebody changes who votes (`voters_play`): seeds `v0` and so on.
 
 A seed that fails is shrunk: its faults are left out one by one for as long as it still fails. What is printed then is the
 command that plays what is left again.
@@ -16,8 +17,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 
-from sim import cluster_play, operated_play
+from sim import cluster_play, operated_play, voters_play
 from sim.stage import Story
 
 ROUNDS = 5
@@ -25,9 +27,14 @@ ROUNDS = 5
 Seed = int | str
 
 
+def play_of(seed: Seed) -> ModuleType:
+    """`7` is a seed of `cluster_play`, `m7` one of `operated_play`, `v7` one of `voters_play`."""
+    return {"m": operated_play, "v": voters_play}.get(str(seed)[0], cluster_play)
+
+
 def play(seed: Seed, rounds: int, only: Sequence[int] | None = None) -> Story:
-    """`7` is a seed of `cluster_play`, `m7` one of `operated_play`."""
-    return (operated_play if isinstance(seed, str) else cluster_play).play(seed, rounds, only)
+    story: Story = play_of(seed).play(seed, rounds, only)
+    return story
 
 
 def fails(seed: Seed, rounds: int = ROUNDS, only: Sequence[int] | None = None) -> str | None:
@@ -50,8 +57,7 @@ def shrunk(seed: Seed, rounds: int = ROUNDS, fails: Callable[..., str | None] = 
 
 
 def command(seed: Seed, faults: Iterable[int]) -> str:
-    module = "sim.operated_play" if isinstance(seed, str) else "sim.cluster_play"
-    return f"cd tests; python -m {module} {seed}:{','.join(map(str, faults))}"
+    return f"cd tests; python -m {play_of(seed).__name__} {seed}:{','.join(map(str, faults))}"
 
 
 def attempt(seed: Seed) -> tuple[Seed, str | None, Counter[str], float, float]:
@@ -116,10 +122,12 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--shrink", type=int, default=3, help="how many of those that fail are shrunk")
     parser.add_argument("--operated", action="store_true", help="somebody moves replicas and changes settings")
+    parser.add_argument("--voters", action="store_true", help="clusters of other shapes, whose voters change")
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     numbers = range(arguments.first, arguments.first + arguments.count)
-    seeds = [f"m{number}" for number in numbers] if arguments.operated else numbers
+    letter = "m" if arguments.operated else "v" if arguments.voters else ""
+    seeds = [f"{letter}{number}" for number in numbers] if letter else numbers
     tally = simulate(seeds, arguments.processes)
     logging.disable(logging.CRITICAL)
     for seed in sorted(tally.wrong, key=str)[: arguments.shrink]:

@@ -10,9 +10,9 @@ A *machine* has a name, a disk and settings, and at most one process at a time. 
 
 A kill can come at any moment, or at a chosen disk call, in the middle of what for the event loop is a single step.
 
-`add` gives a machine for a node of its own; `form` gives several that know each other, each of them broker and voter, their
-disks formatted for one cluster. Disks may also be copies of those of an earlier history, so that a seed begins with a cluster
-that has been in use.
+`add` gives a machine for a node of its own; `form` gives several that know each other, each of them broker and voter unless a
+`Topology` says otherwise, their disks formatted for one cluster. Disks may also be copies of those of an earlier history, so
+that a seed begins with a cluster that has been in use.
 
 `on_ready` and `on_fall` tell whoever keeps the books; they see the real `Node`.
 """
@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import WrongDirectory
 from ottla.log.directory import make_durable_directory
-from ottla.log.identity import BadIdentity, MetaProperties, write_meta_properties
+from ottla.log.identity import META_PROPERTIES, BadIdentity, MetaProperties, write_meta_properties
 from ottla.metadata.controller import format_records
 from ottla.metadata.records import frame
+from ottla.properties import read_properties
 from ottla.raft import snapshots
 from ottla.raft.quorum import Address, Voter, VoterSet
 from ottla.server.node import Node
@@ -36,7 +37,7 @@ from ottla.sim.disk import Loss, SimDisk
 from ottla.sim.loop import SimLoop
 from ottla.sim.world import Worlds
 from ottla.wire.errors import KafkaError
-from ottla.wire.ids import random_id
+from ottla.wire.ids import random_id, uuid_bytes
 
 PORT = 9092
 DATA = "/data"
@@ -44,6 +45,42 @@ CLUSTER_ID = "U2ltdWxhdGVkQ2x1c3Rlcg"
 
 # What `ottla serve` turns into one clear line and an exit code; anything else is a defect.
 REASONS_NOT_TO_START = (OSError, KafkaError, WrongDirectory, BadIdentity)
+
+
+class Topology(NamedTuple):
+    """Who is broker, who is controller, and which of the controllers vote in the beginning."""
+
+    brokers: tuple[str, ...]
+    controllers: tuple[str, ...]
+    voters: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of their node ids: brokers come first."""
+        return tuple(dict.fromkeys((*self.brokers, *self.controllers)))
+
+    @classmethod
+    def combined(cls, names: Sequence[str], votes: int | None = None) -> Topology:
+        return cls(tuple(names), tuple(names), tuple(names[:votes]))
+
+    def settings(self, name: str) -> dict[str, str]:
+        """What a node is, and where it listens."""
+        doors = {"broker": (self.brokers, "PLAINTEXT", PORT), "controller": (self.controllers, "CONTROLLER", PORT + 1)}
+        roles = [role for role, (names, _, _) in doors.items() if name in names]
+        return {
+            "process.roles": ",".join(roles),
+            "listeners": ",".join(f"{doors[role][1]}://{name}:{doors[role][2]}" for role in roles),
+            "controller.listener.names": "CONTROLLER",
+        }
+
+    def quorum_settings(self, is_dynamic: bool) -> dict[str, str]:
+        if not is_dynamic:
+            voters = [f"{n}@{name}:{PORT + 1}" for n, name in enumerate(self.names, 1) if name in self.voters]
+            return {"controller.quorum.voters": ",".join(voters)}
+        return {
+            "controller.quorum.bootstrap.servers": ",".join(f"{name}:{PORT + 1}" for name in self.controllers),
+            "controller.quorum.auto.join.enable": "true",
+        }
 
 
 class Machine:
@@ -58,6 +95,16 @@ class Machine:
         self.exit: BaseException | None = None
         self.loss: Loss | None = None
         self._told: asyncio.Event | None = None
+
+    @property
+    def number(self) -> int:
+        return int(self.settings["node.id"])
+
+    @property
+    def directory_id(self) -> bytes:
+        """What tells its disk from the one that it had before, whether a process runs or not."""
+        data = self.disk.peek(f"{self.settings['log.dirs']}/{META_PROPERTIES}") or b""
+        return uuid_bytes(read_properties(data.decode("latin-1"))["directory.id"])
 
     def tell_to_stop(self) -> None:
         if self._told is not None:
@@ -91,15 +138,6 @@ def _nobody(machine: Machine) -> None:
 COPIES_BELOW, FLIES_FROM = 700, 1000
 
 
-def _quorum_settings(names: Sequence[str], is_dynamic: bool) -> dict[str, str]:
-    if not is_dynamic:
-        return {"controller.quorum.voters": ",".join(f"{n}@{name}:{PORT + 1}" for n, name in enumerate(names, 1))}
-    return {
-        "controller.quorum.bootstrap.servers": ",".join(f"{name}:{PORT + 1}" for name in names),
-        "controller.quorum.auto.join.enable": "true",
-    }
-
-
 def _snapshot(values: list[bytes], kraft_version: int, voters: VoterSet, now_ms: int) -> bytes:
     timestamp = now_ms if kraft_version else 0
     return b"".join(
@@ -124,7 +162,9 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{name}:{PORT}" for name in self.machines)
+        """Where brokers listen."""
+        brokers = [name for name, machine in self.machines.items() if "broker" in machine.settings["process.roles"]]
+        return ",".join(f"{name}:{PORT}" for name in brokers)
 
     def add(self, name: str, settings: Mapping[str, str] | None = None) -> Machine:
         """A machine with an empty disk. It runs nothing yet."""
@@ -148,7 +188,7 @@ class SimCluster:
 
     def form(
         self,
-        names: Sequence[str],
+        names: Sequence[str] | Topology,
         settings: Mapping[str, str],
         disks: Mapping[str, SimDisk] | None = None,
         *,
@@ -156,24 +196,23 @@ class SimCluster:
     ) -> list[Machine]:
         """Machines of one cluster. They run nothing yet. Who votes is a setting, or, if `is_dynamic`, stands in the log."""
         self._falls_silent = True
-        for number, name in enumerate(names, 1):
+        topology = names if isinstance(names, Topology) else Topology.combined(names)
+        for number, name in enumerate(topology.names, 1):
             chosen = {
                 "node.id": str(number),
-                "process.roles": "broker,controller",
-                "listeners": f"PLAINTEXT://{name}:{PORT},CONTROLLER://{name}:{PORT + 1}",
-                "controller.listener.names": "CONTROLLER",
+                **topology.settings(name),
                 "log.dirs": DATA,
-                **_quorum_settings(names, is_dynamic),
+                **topology.quorum_settings(is_dynamic),
                 **settings,
             }
             self._place(
                 name, chosen, disks[name].copy(self.loop.chance("disk", name)) if disks else self._empty_disk(name)
             )
-        machines = [self.machines[name] for name in names]
+        machines = [self.machines[name] for name in topology.names]
         if disks is None:
-            voters = VoterSet(tuple(map(self._voter, machines))) if is_dynamic else VoterSet()
+            voting = [self._voter(self.machines[name]) for name in topology.voters] if is_dynamic else []
             for machine in machines:
-                self.format(machine, voters)
+                self.format(machine, VoterSet(tuple(sorted(voting)) if machine.name in topology.voters else ()))
         return machines
 
     def _voter(self, machine: Machine) -> Voter:

@@ -52,8 +52,8 @@ class Walk:
     position: int = 0
     offset: int = -1
 
-    def on(self, disk: SimDisk, log: Log, bound: int) -> Iterator[tuple[int, Batch]]:
-        """Batches that were not seen before, up to `bound`, each with the offset that was due; -1 if any may come."""
+    def on(self, disk: SimDisk, log: Log, bound: int) -> Iterator[tuple[int, Batch, bytearray, int]]:
+        """Batches that were not seen before, up to `bound`: the offset that was due, -1 if any may come; and where each is."""
         segments = list(log.segments)
         bases = [segment.base for segment in segments]
         if self.base not in bases or log.end_offset < self.offset:
@@ -61,14 +61,14 @@ class Walk:
         for segment in segments[bases.index(self.base) :]:
             if segment.base != self.base:
                 self.base, self.position = segment.base, 0
-            data = disk.peek(segment.at(".log")) or b""
+            data = disk.peek(segment.at(".log")) or bytearray()
             while self.position + HEADER_BYTES <= min(segment.size, len(data)):
                 batch = look_ahead(data, self.position)
                 if batch.next_offset > bound:
                     return
                 due, self.offset = self.offset, batch.next_offset
                 self.position += batch.size
-                yield due, batch
+                yield due, batch, data, self.position - batch.size
 
 
 @dataclass(slots=True)
@@ -201,12 +201,17 @@ class Watch:
         bound = min(bound, log.end_offset)
         if walk.offset >= bound and log.end_offset >= walk.offset:
             return
-        for due, batch in walk.on(machine.disk, log, bound):
+        for due, batch, data, at in walk.on(machine.disk, log, bound):
             self.batches += 1
+            if truth.name == QUORUM and batch.is_control:
+                self._read_notes(batch, data[at : at + batch.size])
             if due >= 0 and batch.base_offset != due:
                 self.report("hole", truth.name, f"on {machine.name} {due} was due and {batch.base_offset} came")
             self._compare_batch(truth, machine.name, batch)
         truth.end = max(truth.end, walk.offset)
+
+    def _read_notes(self, batch: Batch, data: bytearray) -> None:
+        """What the quorum says about itself has been committed."""
 
     def _compare_batch(self, truth: Truth, name: str, batch: Batch) -> None:
         stamp = (batch.next_offset, batch.leader_epoch, batch.crc)
