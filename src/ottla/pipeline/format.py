@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.pipeline import needs
+from ottla.pipeline import needs, workers
 
 # Those of Spark's Kafka connector.
 SCHEMA = StructType(
@@ -50,6 +50,7 @@ SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayTy
 class OttlaSource(DataSource):
     @classmethod
     def name(cls) -> str:
+        workers.check()  # when it is registered by hand, which the driver does
         return "ottla"
 
     def schema(self) -> StructType:

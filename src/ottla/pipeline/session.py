@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from ottla.pipeline import interpreter, needs, nursery
+from ottla.pipeline import interpreter, needs, nursery, workers
 
 LOCAL = "local[*]"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -76,6 +76,7 @@ def session(
     settings = settings_of(master or LOCAL, given, log_level)
     with _handler_kept():
         SparkContext.getOrCreate(SparkConf().setAppName(name).setMaster(master or LOCAL).setAll(list(settings.items())))
+    workers.check()  # one that was there already may run another Python
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     for key, value in settings.items():
         builder = builder.config(key, value)
