@@ -101,7 +101,7 @@ class Broker:
         self.config = BrokerConfig({"node.id": str(broker_id), "log.dirs": "/d"})
         self.directories = Directories(disk, ["/d"], broker_id, lambda: NOW_MS, random.Random(broker_id))
         self.neighbours = Neighbours(
-            open_line=lambda other: Wire(cluster, self, other),
+            open_line=lambda _, other: Wire(cluster, self, other),
             ask_controller=self.ask_controller,
             broker_epoch=lambda: self.epoch,
             setting={**DEFAULTS, **settings}.__getitem__,

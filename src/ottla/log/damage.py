@@ -47,6 +47,23 @@ class Walk:
             elif not self._jump():
                 return
 
+    def first_gap(self, offset: int) -> tuple[int, int] | None:
+        """Where the batches stop being sound, and the offset that is missing there; None if they reach beyond `offset`."""
+        self._skip_before(offset)
+        if any(_end_of(fields) > offset for _, fields, _ in self._sound()):
+            return None
+        return self._position, self._end
+
+    def _skip_before(self, offset: int) -> None:
+        """Begin at an indexed batch, not the last before `offset`, which may be the damaged one itself."""
+        slot = self._index.up_to_offset(offset - self._base) - 2
+        if slot < 0:
+            return
+        relative, position = self._index.entry(slot)
+        found = next(sound_batches(self._file, position, self._size), None)
+        if found is not None and _end_of(found[1]) - 1 == self._base + relative:
+            self._position, self._end = position, found[1][BASE]
+
     def _sound(self) -> Iterator[Found]:
         """Up to the first batch that fails its CRC, or goes back in offsets, which the CRC does not cover."""
         for position, fields, batch in sound_batches(self._file, self._position, self._size):

@@ -216,7 +216,7 @@ class Fetcher:
             await self._wait_for_change()
             return
         if self._line is None:
-            self._line = self._neighbours.open_line(self.leader_id)
+            self._line = self._neighbours.open_line("replica", self.leader_id)
         self._interrupts = False
         timeout_s = (request.max_wait_ms / 1000) + self._neighbours.seconds("replica.socket.timeout.ms")
         response = await self._line.ask(request, timeout_s)

@@ -24,7 +24,7 @@ class Line(Protocol):
     def close(self) -> None: ...
 
 
-def no_line(broker_id: int) -> Line:
+def no_line(purpose: str, broker_id: int) -> Line:
     raise ConnectionError(f"this node knows no way to broker {broker_id}")
 
 
@@ -48,7 +48,8 @@ DEFAULTS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    open_line: Callable[[int], Line] = no_line
+    # A line for each purpose: what waits on one holds up nobody on another.
+    open_line: Callable[[str, int], Line] = no_line
     ask_controller: Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]] = no_controller
     broker_epoch: Callable[[], int] = lambda: ANY_LIFE
     setting: Callable[[str], int] = DEFAULTS.__getitem__

@@ -21,6 +21,7 @@ from ottla.metadata.records import NO_LEADER
 from ottla.metadata.topics import is_internal
 from ottla.replication.follower import Fetchers
 from ottla.replication.in_sync import InSync
+from ottla.replication.mending import Mending
 from ottla.replication.moves import Moves
 from ottla.replication.neighbours import ALONE, Neighbours
 from ottla.replication.partition import Partition, Traffic
@@ -103,6 +104,7 @@ class Replicas:
         self.throttle = Throttle(lambda: neighbours.setting("follower.replication.throttled.rate"), self._is_throttled)
         self.leader_throttle = Throttle(lambda: neighbours.setting("leader.replication.throttled.rate"))
         self.fetchers = Fetchers(node_id, neighbours, now_ms, self.throttle)
+        self.mending = Mending(node_id, neighbours, spawn, write_failed)
         self._looked_at = asyncio.get_running_loop().time()
         self.moves = moves
         self._traffic_of = traffic_of

@@ -211,6 +211,9 @@ class NodeMetrics:
         self.corrupt_batches = reg.reading(
             "ottla_corrupt_batches_total", "Stored batches that failed their CRC.", kind="counter"
         )
+        self.mended_gaps = reg.reading(
+            "ottla_mended_gaps_total", "Damaged places written anew as another replica has them.", kind="counter"
+        )
         self.recovery = reg.gauge("ottla_recovery_seconds", "How long the logs took to open at the last start.")
         self.recovered_bytes = reg.gauge("ottla_recovery_scanned_bytes", "Bytes rescanned at the last start.")
         self.truncated_bytes = reg.gauge("ottla_recovery_truncated_bytes", "Torn bytes cut off at the last start.")

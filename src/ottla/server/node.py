@@ -158,7 +158,7 @@ class Node:
 
     def _neighbours(self) -> Neighbours:
         return Neighbours(
-            open_line=lambda broker_id: self.peers.line("replica", broker_id),
+            open_line=lambda purpose, broker_id: self.peers.line(purpose, broker_id),
             ask_controller=lambda request: self.channel.ask(request, ALTERING_S),
             broker_epoch=lambda: self.membership.broker_epoch,
             setting=self.config.__getitem__,
@@ -412,6 +412,7 @@ class Node:
         measures.corrupt_batches.read = lambda: (
             replicas.corrupt_batches_before + sum(p.log.corrupt_batches for p in replicas.all())
         )
+        measures.mended_gaps.read = lambda: replicas.mending.mended
         measures.directory_free.read = lambda: (
             ((each.path,), self.world.disk.space(each.path)[1]) for each in directories.whole
         )

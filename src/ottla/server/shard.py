@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from ottla.coordination.machine import NO_PRODUCER, Caller, Decision, Later, Machine, Moment, Waiter
 from ottla.coordination.records import Record
 from ottla.log.producers import UNGUARDED, Guard, Marker, Origin
+from ottla.log.reading import Located
 from ottla.server import loading
 from ottla.wire import records as wire
 from ottla.wire.codec import Malformed
@@ -168,14 +169,22 @@ class Shard(Generic[State]):
         log, count = self.partition.log, 0
         offset = log.start_offset
         while offset < log.end_offset and not self._is_over:
-            located = await log.read(offset, LOADED_AT_ONCE_BYTES, log.end_offset)
-            data = located.read()
+            data = (await self._read(offset)).read()
             if not data:
                 break  # a hole up to the end
             replayed, offset = loading.replay(machine, data)
             count += replayed
             await asyncio.sleep(0)
         return count
+
+    async def _read(self, offset: int) -> Located:
+        log = self.partition.log
+        try:
+            return await log.read(offset, LOADED_AT_ONCE_BYTES, log.end_offset)
+        except KafkaError as error:
+            if not await self._node.replicas.mending.mends(self.partition, offset, error, LOAD_AGAIN_S):
+                raise
+        return await log.read(offset, LOADED_AT_ONCE_BYTES, log.end_offset)
 
     # --- deciding
 

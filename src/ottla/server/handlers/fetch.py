@@ -113,6 +113,7 @@ class Reading:
         "min_bytes",
         "missed",
         "names_rack",
+        "patience_s",
         "plan",
         "rack",
         "replicas",
@@ -138,6 +139,7 @@ class Reading:
             self.rack = request.rack_id
         self.bytes_max = min(request.max_bytes, ctx.node.fetch_bytes_max)
         self.min_bytes = min(request.min_bytes, self.bytes_max)
+        self.patience_s = request.max_wait_ms / 1000
         self.answers: dict[Key, Answer] = {}
         self.bytes_read = 0
         self.urgent = self.has_failed = False
@@ -171,14 +173,23 @@ class Reading:
             try:
                 answers[key] = self._read_now(partition, wanted) or await self._read_later(partition, wanted)
             except KafkaError as error:
-                answers[key] = _refused(wanted.index, error, None)
-                self.urgent = self.has_failed = True
+                answers[key] = await self._try_again(partition, wanted, error)
             if len(answers) % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if not answers and (missing or not self.plan.is_part):
             self.urgent = True
         self.missed = frozenset(missing)
         self.answers = {**answers, **_unknown_ids_first(missing)} if missing else answers
+
+    async def _try_again(self, partition: Partition, wanted: Wanted, error: KafkaError) -> Answer:
+        """What is damaged here may be had from another replica before the reader loses patience."""
+        if await self.replicas.mending.mends(partition, wanted.offset, error, self.patience_s):
+            try:
+                return self._read_now(partition, wanted) or await self._read_later(partition, wanted)
+            except KafkaError as again:
+                error = again
+        self.urgent = self.has_failed = True
+        return _refused(wanted.index, error, None)
 
     def _listen(self, session: Session) -> None:
         """From now on a follower's session is told when a partition that it has asked for has news."""
