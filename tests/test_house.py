@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "pipeline": {"metrics", "wire", "world", "client"},
     "testing": {"wire", "world", "config", "log", "metadata", "server"},
-    "sim": {"wire", "world", "config", "log", "raft", "metadata", "replication", "client", "server"},
+    "sim": {"wire", "world", "properties", "config", "log", "raft", "metadata", "replication", "client", "server"},
     "cli": {
         "wire",
         "world",
