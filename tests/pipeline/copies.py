@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -117,6 +118,12 @@ class Copy:
                 return sum(f.offset for f in (await cluster.list_offsets(dict.fromkeys(places, LATEST))).values())
 
         return asyncio.run(main())
+
+    def begun(self) -> int:
+        """Rows up to the end of the last micro-batch that was begun, as the checkpoint has it."""
+        place = self.directory / (".ottla/flow/checkpoints/out" if self.flow else "checkpoint") / "offsets"
+        last = max(place.glob("[0-9]*"), key=lambda file: int(file.name), default=None)
+        return sum(json.loads(last.read_text().splitlines()[-1])[self.source].values()) if last else 0
 
     def misfits(self, count: int) -> tuple[int, int]:
         """How many are missing, and how many too many."""

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
-from ottla.client.commits import delete, fetch
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, NoTopic, TopicPartition
+from ottla.client.commits import Committed, delete, fetch
 from ottla.client.consumer import Consumer
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
+from ottla.pipeline import committing
 from ottla.pipeline.committing import (
     PROGRESS,
     PROGRESS_TOPIC,
@@ -120,7 +121,8 @@ def play(broker: str, act: Callable[[Scene], Awaitable[None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(LIMIT_S), Cluster(broker, budget_s=20) as cluster:
             scene = Scene(cluster)
-            await Admin(cluster).create_topic(scene.topic, partitions=scene.partitions)
+            configs = {"retention.ms": "-1"}  # records are from 1970 here, and a slow run must not see them go
+            await Admin(cluster).create_topic(scene.topic, partitions=scene.partitions, configs=configs)
             await cluster.partition_count(scene.topic)
             await act(scene)
 
@@ -174,6 +176,28 @@ def test_the_topic_of_markers_is_compacted_and_never_expires(broker):
         settings = {setting.name: setting.value for setting in await Admin(scene.cluster).configs(PROGRESS_TOPIC)}
         assert settings["cleanup.policy"] == "compact"
         assert await scene.cluster.partition_count(PROGRESS_TOPIC) == 1
+
+    play(broker, act)
+
+
+def test_a_broker_that_does_not_know_of_markers_yet_is_not_believed(broker, monkeypatch):
+    """It was cut off from the controller when their topic was made, in the first batch. That was written twice."""
+
+    async def act(scene: Scene) -> None:
+        await scene.commit(MicroBatch("q", 0), "a")
+        ask = Cluster._ask_about
+
+        async def unaware(cluster: Cluster, topic: str, create: bool) -> None:
+            if topic == PROGRESS_TOPIC and not create:
+                raise NoTopic(topic)
+            await ask(cluster, topic, create)
+
+        monkeypatch.setattr(Cluster, "_ask_about", unaware)
+        for micro_batch, outcome in ((MicroBatch("q", 0), Outcome.SKIPPED), (MicroBatch("q", 1), Outcome.WRITTEN)):
+            async with Cluster(broker, budget_s=20) as cluster:
+                batches = scene.batches("a")
+                assert await commit_once(cluster, scene.sink, micro_batch, batches, 100) is outcome
+        assert await scene.seen() == ["a", "a"]
 
     play(broker, act)
 
@@ -260,6 +284,24 @@ def test_a_query_that_is_refused_does_not_disturb_the_one_at_work(broker, monkey
         monkeypatch.setattr(Producer, "flush", disturbed)
         assert await scene.commit(MicroBatch("q", 1), "b") is Outcome.WRITTEN
         assert await scene.seen() == ["a", "b"]
+
+    play(broker, act)
+
+
+def test_a_marker_is_not_judged_while_a_transaction_is_about_to_change_it(broker, monkeypatch):
+    """The end of a transaction is answered when it is decided: the next batch may come before its marker can be seen."""
+
+    async def act(scene: Scene) -> None:
+        await scene.commit(MicroBatch("q", 0), "a")
+        monkeypatch.setattr(committing, "LOOK_SECONDS", 0.1)
+        async with Producer(scene.cluster, transactional_id=f"in place of {scene.topic}") as ending:
+            await ending.init()
+            ending.begin()
+            await ending.send_offsets({PROGRESS: Committed(2, metadata="q")}, scene.sink.sink_id)
+            await committing._look_first(scene.cluster, scene.sink, MicroBatch("q", 2))
+            await ending.abort()
+        with pytest.raises(Refused):
+            await committing._look_first(scene.cluster, scene.sink, MicroBatch("q", 2))
 
     play(broker, act)
 

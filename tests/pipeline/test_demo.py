@@ -67,7 +67,7 @@ def batches(text: str) -> dict[str, list[int]]:
     """The numbers of micro-batches that each query told of, in order."""
     told = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return {
-        each["name"]: [one["batch"] for one in told if one["name"] == each["name"] and one["batch"] >= 0]
+        each["name"]: [one["batch"] for one in told if one["name"] == each["name"] and one["batch"] is not None]
         for each in told
     }
 

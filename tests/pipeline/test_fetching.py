@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from ottla.pipeline.options import Reading
 from ottla.pipeline.sink import batch_writer
 from ottla.pipeline.source import StreamReader
 from ottla.wire.compression import Codec
+from ottla.wire.errors import KafkaError
 from spark_topics import Row, Topics
 
 
@@ -188,6 +190,20 @@ def test_a_leader_that_stays_silent_is_not_waited_for_for_ever(topics: Topics, m
     monkeypatch.setattr(fetching, "fetch_one", nothing)
     with pytest.raises(fetching.Silent, match=r"silent-0 gave nothing at offset 0 for 0\.6 s, though it has more"):
         read(topics, Range(name, 0, 0, 1), kafkaConsumer_pollTimeoutMs="600", failOnDataLoss="false")
+
+
+def test_bytes_that_lead_nowhere_are_an_error_and_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(*_: object) -> Found:
+        return Found(records=b"no batch at all")
+
+    work = fetching._Fetching(
+        Cluster("localhost:1"),
+        Reading.batch({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}),
+        Range("t", 0, 3, 5),
+    )
+    monkeypatch.setattr(work, "_fetch", answer)
+    with pytest.raises(KafkaError, match="t-0 cannot be read at offset 3"):
+        asyncio.run(work.step(3))
 
 
 def test_an_open_transaction_is_no_loss(topics: Topics) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.cluster import TopicPartition
-from ottla.pipeline.offsets import DataLoss, Range, StreamOffset, limited, lost, split
+from ottla.client.cluster import Cluster, TopicPartition
+from ottla.pipeline.offsets import DataLoss, Finder, Found, Positions, Range, StreamOffset, limited, lost, split
 from ottla.pipeline.options import Reading
+from ottla.pipeline.source import StreamReader
+from ottla.wire.messages.metadata import MetadataResponse
 
 
 def at(partition: int) -> TopicPartition:
@@ -119,3 +124,61 @@ def test_a_loss_fails_or_warns_as_the_user_chose(caplog: pytest.LogCaptureFixtur
         lost(Reading.batch(options), "t-0 is gone")
     lost(Reading.batch({**options, "failOnDataLoss": "false"}), "t-0 is gone")
     assert "t-0 is gone. Going on without it" in caplog.text
+
+
+# What a cluster says, and how far it is believed.
+
+
+def stream(**more: str) -> Reading:
+    options = {"kafka.bootstrap.servers": "localhost:1", "subscribePattern": ".*", "fetchOffset.retryIntervalMs": "1"}
+    return Reading.stream({**options, **more})
+
+
+class Forgetful(Finder):
+    """Asks a broker that has just started: it knows less at first than was known before."""
+
+    def __init__(self) -> None:
+        super().__init__(Cluster("localhost:1"), stream())
+        self.asked = 0
+
+    async def _partitions(self, strict: bool = True) -> Found:
+        self.asked += 1
+        return Found(frozenset([at(0)] if self.asked == 1 else [at(0), at(1)]), {})
+
+    async def _marks(self, wanted: Mapping[TopicPartition, int]) -> Positions:
+        self.asked += 1
+        return dict.fromkeys(wanted, 5 if self.asked == 1 else 9)
+
+
+def test_a_broker_that_knows_less_than_was_known_is_asked_again() -> None:
+    finder = Forgetful()
+    found = asyncio.run(finder.partitions_left(frozenset([at(0), at(1)])))
+    assert (found.partitions, finder.asked) == ({at(0), at(1)}, 2)
+
+
+def test_a_leader_whose_log_ends_before_what_was_read_is_asked_again() -> None:
+    finder = Forgetful()
+    assert asyncio.run(finder.latest([at(0)], {at(0): 9})) == {at(0): 9}
+    assert finder.asked == 2
+
+
+def test_a_pattern_does_not_mean_the_clusters_own_topics() -> None:
+    finder = Finder(Cluster("localhost:1"), stream())
+    kinds = [MetadataResponse.Topic(name=name, is_internal=name[0] == "_") for name in ("orders", "__consumer_offsets")]
+    assert [topic.name for topic in kinds if finder._is_wanted(topic)] == ["orders"]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_log_that_was_cut_back_below_what_was_read_is_a_loss(fails: str) -> None:
+    """DataLoss, or a warning: never rows that are read twice or passed over without a word."""
+    reader: Any = StreamReader(stream(failOnDataLoss=fails))
+    start = StreamOffset({at(0): 7}, {})
+    begin = reader._begin(start, Found(frozenset([at(0)]), {}), {at(0): 5})
+    try:
+        if fails == "true":
+            with pytest.raises(DataLoss, match="ends at 5, and was read up to 7 before"):
+                asyncio.run(begin)
+        else:
+            assert asyncio.run(begin) == {at(0): 7}
+    finally:
+        reader.stop()

@@ -235,6 +235,30 @@ def test_a_row_may_be_larger_than_a_batch_usually_is_and_small_when_packed():
     assert look(made[0].data).codec == Codec.ZSTD and look(made[1].data).codec == Codec.NONE
 
 
+def test_of_a_row_that_its_topic_does_not_take_a_piece_is_written():
+    """Where that is asked for: the first bytes of key and value, the last headers, and what is missing."""
+    given = [{"key": "far", "value": b"h" * 2000}, {"key": "near", "value": b"why"}]
+    part = table(key=[b"k" * 3000, b"k"], value=[b"v" * 4000, b"w" * 3000], headers=[given, None])
+    found = [
+        record for inside in records(encode(encoder(4, size_max=2000, cuts=True), part)).values() for record in inside
+    ]
+    large, other = sorted(found, key=lambda record: len(record.headers), reverse=True)
+    assert (large.key, large.value) == (b"k" * 500, b"v" * 500)
+    told = b"key: the first 500 of 3000 bytes; value: the first 500 of 4000 bytes; headers: 1 of 2 are left out"
+    assert list(large.headers) == [("near", b"why"), ("ottla.cut", told)]
+    assert (other.key, other.value) == (b"k", b"w" * 500)
+    assert list(other.headers) == [("ottla.cut", b"value: the first 500 of 3000 bytes")]
+    [place] = records(encode(encoder(4, size_max=2000, cuts=True), part.slice(0, 1)))
+    assert place == ("t", by_key("t", b"k" * 3000, 4)), "where it would be if it fitted"
+
+
+def test_rows_that_fit_are_not_cut():
+    part = table(value=[b"v" * 1500, None], headers=[[{"key": "h", "value": None}], None])
+    assert encode(encoder(1, size_max=2000, cuts=True), part) == encode(encoder(1, size_max=2000), part)
+    with pytest.raises(RowError, match="takes at most 70"):
+        encode(encoder(1, size_max=70, cuts=True), part)
+
+
 def test_rows_are_encoded_as_they_come_and_not_all_at_once():
     """A task holds a chunk, not all of its rows; one part that is larger is cut."""
     made_by = encoder(1)

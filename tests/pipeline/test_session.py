@@ -29,6 +29,43 @@ def test_a_cluster_keeps_its_own_addresses_and_its_shuffle():
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"} & settings.keys()
 
 
+class Server:
+    """Stands for a session on a server of Spark Connect."""
+
+    def __init__(self, master: str | None, partitions: str, processors: int) -> None:
+        self.settings = {"spark.master": master, session.SHUFFLE: partitions}
+        self.processors = processors
+        self.conf = self
+
+    def get(self, name: str, otherwise: str | None = None) -> str | None:
+        return self.settings[name] or otherwise
+
+    def range(self, _: int) -> Server:
+        return self
+
+    def select(self, _: object) -> Server:
+        return self
+
+    def tail(self, _: int) -> list[tuple[int]]:
+        return [(self.processors - 1,)]
+
+
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [
+        (("local[8]", "200", 8), {session.SHUFFLE: "8"}),
+        (("local[*]", "200", 1), {session.SHUFFLE: "2"}),
+        (("local[8]", "64", 8), {}),
+        (("spark://far:7077", "200", 8), {}),
+        ((None, "200", 8), {}),
+    ],
+)
+def test_a_server_that_computes_by_itself_shuffles_little(monkeypatch, server, told):
+    """Unless somebody there has chosen a number: it is a cluster that 200 are for."""
+    monkeypatch.setattr(session, "spark_partition_id", lambda: None)
+    assert session.shuffle_of(Server(*server)) == told  # type: ignore[arg-type]
+
+
 def test_what_the_caller_says_comes_last():
     given = {"spark.sql.shuffle.partitions": "7", "spark.ui.enabled": "true"}
     settings = settings_of("local[*]", given)

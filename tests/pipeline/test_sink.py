@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from ottla.client.admin import Admin
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.consumer import Consumed, Consumer
+from ottla.pipeline import sink
 from ottla.pipeline.committing import Fenced, Refused, SinkError
 from ottla.pipeline.options import BadOption
 from ottla.pipeline.rows import RowError
@@ -227,6 +228,35 @@ def test_rows_that_are_too_large_are_named(broker, tmp_path):
     assert len(scene.values()) == 11
 
 
+def test_a_row_that_is_too_large_may_be_cut(broker, tmp_path):
+    """To what the topic takes, whatever a request may have; packed it may fit as it is."""
+    scene = Scene(broker, tmp_path, partitions=None)
+    scene.make(1, max_message_bytes="2000")
+    scene.write("v" * 3000, tooLarge="cut", **{"kafka.max.request.size": str(64 << 20)})
+    scene.write("w" * 3000, tooLarge="cut", **{"kafka.compression.type": "zstd"})
+    assert scene.values() == ["v" * 500, "w" * 3000]
+
+
+def test_where_nobody_says_what_a_topic_takes_a_row_is_cut_to_what_brokers_take(monkeypatch):
+    async def refused(*_: Any) -> None:
+        return None
+
+    class Asked:
+        cluster = None
+
+        def run(self, asked: Any) -> Any:
+            return asyncio.run(asked)
+
+    async def one(*_: Any) -> int:
+        return 1
+
+    monkeypatch.setattr(sink, "_message_bytes_max", refused)
+    monkeypatch.setattr(sink, "_partition_count", one)
+    for cuts, expected in (("fail", 64 << 20), ("cut", 1 << 20)):
+        writing = Writing.of(NOWHERE | {"tooLarge": cuts, "kafka.max.request.size": str(64 << 20)}, VALUE)
+        assert sink._shape_of(Asked(), writing, "t").batch_bytes_max == expected  # type: ignore[arg-type]
+
+
 def test_two_that_write_under_one_name(scene, monkeypatch):
     """The one that came first finds itself shut out, and is told why."""
     from ottla.client.producer import Producer
@@ -251,6 +281,7 @@ def test_two_that_write_under_one_name(scene, monkeypatch):
     [
         ({"topik": "t"}, "did you mean 'topic'"),
         ({"delivery": "maybe"}, "write exactly-once or at-least-once"),
+        ({"tooLarge": "drop"}, "write fail or cut"),
         ({"sinkId": " "}, "sinkId is empty"),
         ({"kafka.compression.type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
         ({"kafka.compression.type": "zstd", "kafka.compression.zstd.level": "high"}, "a whole number"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from ottla.client import commits
 from ottla.client.cluster import TopicPartition
 from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
+from ottla.pipeline import source
 from ottla.pipeline.format import OttlaSource
 from ottla.pipeline.offsets import DataLoss, Range
 from ottla.pipeline.options import BadOption, Reading
@@ -467,6 +469,28 @@ def test_a_group_of_ones_own_choice(topics: Topics) -> None:
     query.reader.commit(query.at)
     query.stop()
     assert committed(topics, "mine") == {TopicPartition(name, 0): 1}
+
+
+def test_a_query_with_nothing_to_do_stays_in_its_group(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker forgets offsets that nobody has committed for some time; Spark goes on asking for the ends meanwhile."""
+    name = topics.make("idle")
+    topics.write(name, [b"v"])
+    query = Query(topics, {"subscribe": name, "startingOffsets": "earliest", "kafka.group.id": "idle-group"})
+
+    def idle(query: Query) -> dict[TopicPartition, int]:
+        """Asked once more, what its group has then."""
+        assert query.next() == [] and query.reader._settle(source.COMMIT_SECONDS)
+        return committed(topics, "idle-group")
+
+    query.next()
+    assert idle(query) == {TopicPartition(name, 0): 1}
+    coordinator = Coordinator(topics.door.cluster, "idle-group")
+    topics.door.run(commits.delete(coordinator, [TopicPartition(name, 0)]))
+    assert idle(query) == {}, "not each time"
+    later = source.time.monotonic() + source.ANEW_SECONDS
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: later))
+    assert idle(query) == {TopicPartition(name, 0): 1}
+    query.stop()
 
 
 def committed(topics: Topics, group: str) -> dict[TopicPartition, int]:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyarrow import dataset
 
-from harness import HOST, Node, die_with_parent, free_port
+from harness import HOST, TREE, Node, die_with_parent, free_port
+from ottla.client.producer import Producer
 from pipeline.standalone import SPARK, running, standalone
+from pipeline.test_spark_files import ORDERS, PAYMENTS, USERS, VIEWS, as_bytes
 from spark_topics import Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+needs_connect = pytest.mark.skipif(
+    find_spec("grpc") is None, reason="Spark Connect is not installed: pip install 'ottla[connect]'"
+)
 
 SECONDS = 300
 RECORDS = 5_000
@@ -65,20 +79,28 @@ def topics(tmp_path: Path) -> Iterator[Topics]:
 
 
 def run(topics: Topics, tmp_path: Path, *where: str) -> None:
-    """Twice: the second time there is nothing more to do."""
-    for _ in range(2):
-        run_once(PIPELINE, topics, tmp_path, *where)
+    """Twice: the second time there is nothing more to do. How many rows that were is told in the same way everywhere."""
+    assert [run_once(PIPELINE, topics, tmp_path, *where) for _ in range(2)] == [2 * RECORDS, 0]
     found = sorted(str(bytes(row["value"])) for row in topics.rows({"subscribe": "shouts"}))  # type: ignore[arg-type]
     expected = [b'{"word":"WORD %d %d"}' % (partition, n) for partition in range(2) for n in range(RECORDS)]
     assert found == sorted(map(str, expected))
 
 
-def run_once(text: str, topics: Topics, tmp_path: Path, *where: str) -> None:
+def run_once(text: str, topics: Topics, tmp_path: Path, *where: str) -> int:
+    """How many rows it says to have read."""
     file = tmp_path / "pipeline.yml"
     file.write_text(text.format(checkpoints=tmp_path / "checkpoints"))
-    command = [sys.executable, "-m", "ottla.cli.main", "pipeline", "run", str(file), "-b", topics.address, *where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, preexec_fn=die_with_parent)
+    done = subprocess.run(
+        command(file, topics, *where), capture_output=True, text=True, timeout=SECONDS, preexec_fn=die_with_parent
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    rows = sum({told["name"]: told["rows"] for told in map(json.loads, done.stdout.splitlines())}.values())
+    assert done.stderr.endswith(f"done: {rows:,} rows read\n"), done.stderr
+    return rows
+
+
+def command(file: Path, topics: Topics, *where: str) -> list[str]:
+    return [sys.executable, "-m", "ottla.cli.main", "pipeline", "run", str(file), "-b", topics.address, *where]
 
 
 def changing(topics: Topics, tmp_path: Path, *where: str) -> None:
@@ -104,14 +126,79 @@ def values(topics: Topics, name: str) -> list[bytes]:
     return sorted(bytes(row["value"]) for row in topics.rows({"subscribe": name}))  # type: ignore[arg-type]
 
 
+def examples(topics: Topics, tmp_path: Path, *where: str) -> None:
+    """Those of the tree, as they are, over what is there: tables, joins, windows, duplicates, state in Python, Parquet. Then
+    once more for what has come since, with state and files from before."""
+    for name in ("page-views.yml", "orders.yml"):
+        shutil.copy(TREE / "examples" / "pipelines" / name, tmp_path)
+    shutil.copy(TREE / "examples" / "pipelines" / "spending.py", tmp_path)
+    for name, records in {"page-views": VIEWS, "users": USERS, "orders": ORDERS, "payments": PAYMENTS}.items():
+        fill(topics, name, records)
+    for name in ("page-views.yml", "orders.yml"):
+        example(topics, tmp_path / name, *where)
+    assert objects(topics, "views-per-country") == [("10:00", "CZ", 2), ("10:01", "unknown", 1)]
+    assert archived(tmp_path) == {("u1", "CZ"): 1, ("u2", "CZ"): 1, ("u3", "unknown"): 1}
+    assert values(topics, "page-views-quarantine") == [b"?"]
+    assert objects(topics, "paid-orders") == [(1, "ann", 80.0, "10:00", "10:30")]
+    assert objects(topics, "spending") == [("ann", 160.0, True), ("bob", 5.0, False)]
+
+    fill(topics, "page-views", [VIEWS[2], VIEWS[3]])
+    fill(topics, "orders", [("3", {**ORDERS[2][1], "id": 3, "amount": 100.0}), ORDERS[0]])
+    for name in ("page-views.yml", "orders.yml"):
+        example(topics, tmp_path / name, *where)
+    assert objects(topics, "views-per-country")[1:] == [("10:01", "unknown", 1), ("10:01", "unknown", 2)]
+    assert archived(tmp_path) == {("u1", "CZ"): 1, ("u2", "CZ"): 1, ("u3", "unknown"): 2}
+    assert values(topics, "page-views-quarantine") == [b"?", b"?"]
+    assert len(objects(topics, "paid-orders")) == 1
+    later = [("ann", 240.0, True), ("bob", 105.0, True)]
+    assert objects(topics, "spending") == sorted([("ann", 160.0, True), ("bob", 5.0, False), *later])
+
+
+def fill(topics: Topics, name: str, records: Iterable[tuple[str, Any]]) -> None:
+    async def send(producer: Producer) -> None:
+        for key, value in records:
+            await producer.post(name, as_bytes(value), key.encode())
+
+    topics.produce(send)
+
+
+def example(topics: Topics, file: Path, *where: str) -> None:
+    words = command(file, topics, "--available-now", *where)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, preexec_fn=die_with_parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def objects(topics: Topics, name: str) -> list[tuple[Any, ...]]:
+    """In the order of their columns, moments as hours and minutes."""
+    found = [json.loads(value).values() for value in values(topics, name)]
+    return sorted(tuple(one[11:16] if str(one).startswith("2026-") else one for one in each) for each in found)
+
+
+def archived(tmp_path: Path) -> Counter[tuple[str, str]]:
+    rows = dataset.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().to_pylist()
+    return Counter((row["user"], row["country"]) for row in rows)
+
+
 def test_on_a_standalone_cluster_of_two_workers(topics: Topics, tmp_path: Path) -> None:
     """STR-01, STR-05: executors are processes elsewhere; the output is exact."""
+    # A cluster shuffles over 200 partitions, each with a store of state on disk: here over as many as it has processors.
+    few = ("--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=2")
     with standalone(tmp_path) as cluster:
-        run(topics, tmp_path, "--master", cluster.address, "--conf", "spark.executor.memory=512m")
+        run(topics, tmp_path, "--master", cluster.address, *few)
+        examples(topics, tmp_path, "--master", cluster.address, *few)
 
 
-@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect is not installed: pip install 'ottla[connect]'")
+@needs_connect
 def test_on_a_server_of_spark_connect(topics: Topics, tmp_path: Path) -> None:
+    with connect() as (address, _):
+        run(topics, tmp_path, "--remote", address)
+        changing(topics, tmp_path, "--remote", address)
+        examples(topics, tmp_path, "--remote", address)
+
+
+@contextmanager
+def connect() -> Iterator[tuple[str, int]]:
+    """Where the server is, and its process."""
     port = free_port()
     server = [
         str(SPARK / "bin" / "spark-submit"),
@@ -119,10 +206,38 @@ def test_on_a_server_of_spark_connect(topics: Topics, tmp_path: Path) -> None:
         *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", f"spark.driver.bindAddress={HOST}"),
         *("--conf", "spark.ui.enabled=false", "spark-internal"),
     ]
-    with running(server):
+    with running(server) as (pid,):
         until_open(port)
-        run(topics, tmp_path, "--remote", f"sc://{HOST}:{port}")
-        changing(topics, tmp_path, "--remote", f"sc://{HOST}:{port}")
+        yield f"sc://{HOST}:{port}", pid
+
+
+@needs_connect
+def test_the_end_of_a_server_is_told_in_one_line(topics: Topics, tmp_path: Path) -> None:
+    """Killed under a query that goes on: there is no trace of Python's."""
+    file = tmp_path / "pipeline.yml"
+    text = PIPELINE.replace("trigger: available-now\n", "")
+    file.write_text(text.format(checkpoints=tmp_path / "checkpoints"))
+    with connect() as (address, server), started(command(file, topics, "--remote", address)) as runs:
+        assert runs.stdout is not None
+        assert any(json.loads(line)["rows"] == 2 * RECORDS for line in runs.stdout)
+        os.kill(server, signal.SIGKILL)
+        told = runs.communicate(timeout=SECONDS)[1]
+    assert runs.returncode == 1 and "Traceback" not in told, told
+    said = [line for line in told.splitlines() if line.startswith("ottla: ")]
+    assert len(said) == 1, told
+    assert said[0].startswith("ottla: Spark's server does not answer any more ("), told
+    assert said[0].endswith("start it again, and it goes on where it was"), told
+
+
+@contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Something that runs, with what it says."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, preexec_fn=die_with_parent, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def until_open(port: int) -> None:

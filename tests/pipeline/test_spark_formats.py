@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
 
-from harness import Node, stop_all
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 from ottla.pipeline import Pipeline
@@ -68,12 +66,8 @@ sinks:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    node = Node(tmp_path_factory.mktemp("formats") / "data")
-    try:
-        yield node.start().address
-    finally:
-        stop_all([node])
+def address(own_broker: str) -> str:
+    return own_broker
 
 
 def descriptors(kind_of_n: int = 5) -> bytes:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from apache.kafka import Apache
+from ottla.cli.kafka import consumer_groups
 from ottla.client import commits
 from ottla.client.coordinator import Coordinator
 from ottla.wire.compression import Codec
@@ -124,8 +125,11 @@ def end_offset(progress: Any, name: str) -> Any:
     return json.loads(progress.sources[0].endOffset)[name]
 
 
-def test_a_stream_in_two_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """STR-09: limits, progress with offsets of each partition, a checkpoint, new partitions, and a group that shows it all."""
+def test_a_stream_in_two_runs(
+    spark: SparkSession, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """STR-09: limits, progress with offsets of each partition, a checkpoint, new partitions, and a group that shows it all, to
+    us and to Kafka's own tool."""
     name = topics.make("stream", 2)
     topics.write(name, [b"v"] * 20, 0)
     topics.write(name, [b"v"] * 20, 1)
@@ -147,6 +151,13 @@ def test_a_stream_in_two_runs(spark: SparkSession, topics: Topics, tmp_path: Pat
     coordinator = Coordinator(topics.door.cluster, last["@group"])
     found = topics.door.run(topics.door.cluster.retrying(lambda: commits.fetch(coordinator)))
     assert {where.partition: what.offset for where, what in found.items()} == {0: 20, 1: 20, 2: 3}
+    topics.write(name, [b"v"] * 4, 1)
+    capsys.readouterr()
+    asked = ["--bootstrap-server", topics.address, "--describe", "--group", last["@group"]]
+    assert consumer_groups.main(asked) == 0
+    heads, *lines = (line.split() for line in capsys.readouterr().out.splitlines() if name in line or "LAG" in line)
+    told = [dict(zip(heads, line, strict=False)) for line in lines]
+    assert {line["PARTITION"]: line["LAG"] for line in told} == {"0": "0", "1": "4", "2": "0"}
 
 
 @pytest.mark.slow

@@ -87,6 +87,16 @@ def test_everything_a_file_can_say(tmp_path):
     assert spec.path("s3a://bucket/x") == "s3a://bucket/x"
 
 
+def test_options_of_a_quarantine(tmp_path):
+    """For all of them, and for one."""
+    text = "quarantine_options: {kafka.compression.type: lz4, delivery: at-least-once}\n" + GOOD
+    spec = read(tmp_path, text.replace("quarantine: bad-users", "quarantine_options: {delivery: exactly-once}"))
+    views, users, countries = spec.sources
+    assert views.quarantine_options == {"kafka.compression.type": "lz4", "delivery": "at-least-once"}
+    assert users.quarantine_options == {"kafka.compression.type": "lz4", "delivery": "exactly-once"}
+    assert countries.quarantine_options == {}
+
+
 def test_the_same_words_from_python(tmp_path):
     import yaml
 
@@ -109,6 +119,7 @@ def test_from_python_a_mistake_names_the_place(tmp_path):
         ("trigger: 5s", "triger: 5s", "p.yml:3: a pipeline has no 'triger': did you mean 'trigger'?"),
         ("format: json", "format: jsn", "p.yml:10: 'format' cannot be 'jsn': did you mean 'json'?"),
         ("trigger: 5s", "trigger: soon", "p.yml:3: 'trigger' cannot be 'soon': write 5 seconds, available-now or once"),
+        ("    from: once", "    form: once", "p.yml:36: sink 'archive' has no 'form': did you mean 'from'?"),
         ("    from: once", "    from: onec", "p.yml:35: there is no source or step 'onec': did you mean 'once'?"),
         (
             "  once:",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,9 +34,10 @@ from ottla.pipeline.options import BadOption
 from ottla.pipeline.sink import Writing
 
 
-def progress(batch: int, rows: int = 10, **more: Any) -> dict[str, Any]:
+def progress(batch: int, rows: int | None = 10, **more: Any) -> dict[str, Any]:
     return {
         "batchId": batch,
+        "timestamp": f"10:{batch:02}",
         "numInputRows": rows,
         "processedRowsPerSecond": 12.5,
         "durationMs": {"triggerExecution": 800},
@@ -50,6 +52,24 @@ def test_progress_is_counted_once_for_each_batch():
     assert (state.rows, state.batch, state.batch_seconds) == (20, 1, 0.8)
     assert "12 rows/s  batch 1 in 0.8 s  20 rows" in state.line(8)
     assert json.loads(state.json())["rows"] == 20
+
+
+def test_spark_connect_leaves_the_sums_to_us():
+    """Its progress has the keys of a query as a whole, with nothing in them, and the figures of each source."""
+    state = State("p.out", "topic out", state="running")
+    sources = [{"numInputRows": 7, "processedRowsPerSecond": 3.5}, {"numInputRows": 4, "processedRowsPerSecond": None}]
+    assert state.take(progress(0, rows=None, processedRowsPerSecond=None, sources=sources))
+    assert (state.rows, state.rows_per_second) == (11, 3.5)
+    idle = progress(1, rows=None, processedRowsPerSecond=None, sources=[{"numInputRows": 0}])
+    assert not state.take(idle) and state.rows_per_second == 0
+
+
+def test_what_came_too_late_is_counted():
+    state = State("p.out", "topic out", state="running")
+    operators = [{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}, {}]
+    assert state.take(progress(0)) and "too late" not in state.line(8)
+    assert state.take(progress(1, stateOperators=operators)) and state.take(progress(2, stateOperators=operators))
+    assert state.late == 6 and state.line(8).endswith("30 rows  6 too late")
 
 
 def test_a_query_with_nothing_to_do_does_not_hide_its_next_micro_batch():
@@ -79,16 +99,19 @@ BEHIND = {"sources": [{"endOffset": {"t": {"0": 3}}, "latestOffset": {"t": {"0":
 def test_lag_is_as_of_what_spark_said_last():
     """It says it again while nothing is to be done; and a number that is old is none."""
     watched = running.Watched(Query("q", "", "", lambda: None))
-    assert watched.state.take(progress(0)) and watched.state.lag is None
-    assert not watched.state.take(progress(0, **BEHIND)) and watched.state.lag == 7
-    watched.doubt_lag("10:00", 100.0)
-    watched.doubt_lag("10:00", 100.0 + running.LAG_KNOWN_S)
-    assert watched.state.lag == 7
-    watched.doubt_lag("10:00", 101.0 + running.LAG_KNOWN_S)
-    assert watched.state.lag is None
-    assert not watched.state.take(progress(0, **BEHIND))
-    watched.doubt_lag("10:10", 101.0 + running.LAG_KNOWN_S)
-    assert watched.state.lag == 7
+    assert watched.take(progress(0), 100.0) and watched.state.lag is None
+    for since, told, lag in [(0, "10:01", 7), (59, "10:01", 7), (61, "10:01", None), (61, "10:02", 7)]:
+        assert not watched.take(progress(0, timestamp=told, **BEHIND), 100.0 + since)
+        assert watched.state.lag == lag
+    assert running.LAG_KNOWN_S == 60
+
+
+@pytest.mark.parametrize(("took_s", "lag"), [(2, 7), (59, 7), (61, None)])
+def test_the_lag_at_the_beginning_of_a_long_micro_batch_is_old_when_it_ends(took_s, lag):
+    """Spark asks for the ends before a micro-batch and tells of them after it."""
+    watched = running.Watched(Query("q", "", "", lambda: None))
+    assert watched.take(progress(0, durationMs={"triggerExecution": took_s * 1000}, **BEHIND), 1000.0)
+    assert watched.state.lag == lag
 
 
 def test_nobody_knows_the_lag_of_a_query_that_does_not_run(monkeypatch):
@@ -118,7 +141,7 @@ def test_metrics_are_served_while_the_block_runs():
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     assert 'ottla_pipeline_rows_total{query="p.out"} 7' in text
     assert 'ottla_pipeline_up{query="p.out"} 1' in text
-    assert "ottla_pipeline_lag{" not in text, "nobody knows it"
+    assert "ottla_pipeline_lag{" not in text and "ottla_pipeline_batch{" not in text, "nobody knows them"
 
 
 def test_the_lock_says_who_runs_it(tmp_path):
@@ -275,11 +298,42 @@ def test_stop_ends_all_of_them(monkeypatch):
     made = runner(monkeypatch, [handle])
     thread = threading.Thread(target=made.run)
     thread.start()
-    while made.states[0].batch < 1:
+    while (made.states[0].batch or 0) < 1:
         time.sleep(0.001)
     made.stop.set()
     thread.join(30)
     assert handle.stopped and made.states[0].state == "stopped"
+
+
+class Gone(Handle):
+    """Whoever runs it has died."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(1)
+        self.dead = error
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        raise self.dead
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionRefusedError("refused"), "Spark's own process has ended (refused)"),
+        (PySparkException("no one there\n\n\tat trace"), "Spark's server does not answer any more (no one there)"),
+    ],
+)
+def test_a_spark_that_has_died_is_told_in_one_line(monkeypatch, error, told):
+    with pytest.raises(Failed, match=f"^{re.escape(told)}: start it again, and it goes on where it was$"):
+        runner(monkeypatch, [Gone(error)]).run()
+
+
+def test_why_it_failed_is_told_even_when_spark_dies_over_it(monkeypatch):
+    made = runner(monkeypatch, [Handle(0, "x: committing.Refused: no")])
+    monkeypatch.setattr(made, "_end", lambda: (_ for _ in ()).throw(PySparkException("no one there")))
+    with pytest.raises(Failed, match=r"committing.Refused: no$"):
+        made.run()
 
 
 class Busy(Handle):
@@ -303,7 +357,7 @@ def test_one_that_always_has_something_to_do_ends_after_its_micro_batch(monkeypa
     made = runner(monkeypatch, [handle], grace_s=3600.0)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
-    while made.states[0].batch < 1:
+    while (made.states[0].batch or 0) < 1:
         time.sleep(0.001)
     made.stop.set()
     thread.join(60)

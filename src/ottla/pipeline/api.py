@@ -80,6 +80,7 @@ class Pipeline:
         *,
         bootstrap: str | None = None,
         quarantine: str | None = None,
+        quarantine_options: Mapping[str, str] | None = None,
         trigger: str | None = None,
         checkpoints: str | None = None,
         spark: Mapping[str, str] | None = None,
@@ -89,6 +90,7 @@ class Pipeline:
             "name": name,
             "bootstrap": bootstrap,
             "quarantine": quarantine,
+            "quarantine_options": dict(quarantine_options or {}),
             "trigger": trigger,
             "checkpoints": checkpoints,
             "spark": dict(spark or {}),
@@ -128,23 +130,25 @@ class Pipeline:
     @property
     def spec(self) -> Spec:
         """All of it, judged; raises WrongPipeline with every mistake."""
-        reader = import_module(f"{FILES}.spec")
-        found: Spec = (
-            reader.read_file(self._file) if self._file else reader.read_object(self._words, self._directory.resolve())
-        )
+        return self._judged()
+
+    def _judged(self, **what: Any) -> Spec:
+        reader, directory = import_module(f"{FILES}.spec"), self._directory.resolve()
+        found: Spec = reader.read_file(self._file) if self._file else reader.read_object(self._words, directory, **what)
         return found
 
     def session(self, *, master: str | None = None, remote: str | None = None) -> SparkSession:
         """The session it runs in: the one that is there, or a new one with the settings of the pipeline."""
         if self._session is None:
-            spec = self.spec
+            spec = self._judged(needs=())
             make = import_module("ottla.pipeline.session").session
             self._session = make(spec.name, master=master, remote=remote, conf=spec.settings)
         return self._session
 
     def views(self) -> dict[str, DataFrame]:
-        """Every source and step as a frame, to look at."""
-        made: dict[str, DataFrame] = import_module(f"{FILES}.building").views_of(self.session(), self.spec)
+        """Every source and step as a frame, to look at; sinks need not be there yet."""
+        spec = self._judged(needs=("sources",))
+        made: dict[str, DataFrame] = import_module(f"{FILES}.building").views_of(self.session(), spec)
         return made
 
     def start(self) -> Running:

@@ -6,7 +6,8 @@ comes later reads the marker first.
 
     look               is it refused anyway? then nobody else is disturbed
     InitProducerId     the sink's id is the transactional id: a driver from before is shut out, its transaction ended
-    read the marker    is this batch written already? is it the next one?
+    read the marker    is this batch written already? is it the next one? (no broker's word that there are no markers counts
+                       before the controller's)
     begin, produce     what the tasks have made, as it is
     marker, commit     both become visible together, or neither
 
@@ -167,9 +168,11 @@ async def commit_once(
     """Write this batch exactly once, however often it is tried."""
     await _look_first(cluster, sink, micro_batch)
     async with _transactional(cluster, sink, total_bytes) as producer:
-        outcome = judge(await read_marker(cluster, sink.sink_id), micro_batch, sink)
+        marker = await read_marker(cluster, sink.sink_id)
+        if marker is None and await _ensure_progress_topic(cluster):
+            marker = await read_marker(cluster, sink.sink_id)
+        outcome = judge(marker, micro_batch, sink)
         if outcome is Outcome.WRITTEN:
-            await _ensure_progress_topic(cluster)
             producer.begin()
             await _post(producer, batches)
             await _mark(producer, sink.sink_id, Marker(micro_batch.query_id, micro_batch.batch_id + 1))
@@ -312,9 +315,12 @@ async def _scan(cluster: Cluster, sink_id: str) -> Marker | None:
     return Marker(fields["query"], fields["next_batch"])
 
 
-async def _ensure_progress_topic(cluster: Cluster) -> None:
+async def _ensure_progress_topic(cluster: Cluster) -> bool:
+    """Make it if it is missing. Whether it was there, and only the broker that was asked did not know of it yet: one that is
+    cut off from the others may be behind them, and the controller, which is asked here, is not."""
     if cluster.partitions_at_hand(PROGRESS_TOPIC) is not None:
-        return
+        return False
+    was_there = False
     try:
         await Admin(cluster).create_topic(PROGRESS_TOPIC, partitions=1, configs=PROGRESS_SETTINGS)
     except KafkaError as error:
@@ -323,5 +329,7 @@ async def _ensure_progress_topic(cluster: Cluster) -> None:
                 f"topic {PROGRESS_TOPIC}, where sinks keep how far they have come, cannot be created: "
                 f"{error.message}. Create it with 1 partition and cleanup.policy=compact. Nothing was written"
             ) from error
+        was_there = True
     # Its creation may not have reached every broker yet.
     await cluster.partition_count(PROGRESS_TOPIC, create=True)
+    return was_there

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.client.partitioning import murmur2
+from ottla.pipeline import cutting
 from ottla.wire.compression import Codec, compress
 from ottla.wire.records import HEADER_BYTES, frame
 
@@ -45,6 +46,7 @@ def _constant(data: bytes) -> pa.BinaryScalar:
 
 EMPTY = _constant(b"")
 NO_HEADERS = _constant(b"\0")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 
@@ -82,9 +84,11 @@ class Encoder:
         level: int | None = None,
         batch_bytes: int = 512 << 10,
         start: int = 0,
+        cuts: bool = False,
     ) -> None:
-        """`topic` wins over a column of that name. `start` says with which partition rows without a key begin."""
-        self.shape_of, self.topic, self.now_ms = shape_of, topic, now_ms
+        """`topic` wins over a column of that name. `start` says with which partition rows without a key begin. With `cuts`, of
+        a row that the topic does not take it gets a piece."""
+        self.shape_of, self.topic, self.now_ms, self.cuts = shape_of, topic, now_ms, cuts
         self.codec, self.level, self.batch_bytes = codec, level, batch_bytes
         self._start = start
         self._turns: dict[str, int] = {}
@@ -123,9 +127,16 @@ class Encoder:
             row = int(order[first])
             topic = int(topics[row])
             data = self._frame(records, timestamps[order[first:end]], int(first), int(end))
+            if len(data) > shapes[topic].batch_bytes_max and self.cuts:
+                data = self._cut(columns, row, timestamps, shapes[topic])
             if len(data) > shapes[topic].batch_bytes_max:
                 raise RowError(_too_large(columns, row, names[topic], len(data), shapes[topic]))
             yield Made(names[topic], int(partitions[row]), data)
+
+    def _cut(self, columns: Columns, row: int, timestamps: Numbers, shape: Shape) -> bytearray:
+        """A batch with what is kept of it. Where there are several rows in a batch, they are below the limit."""
+        one, at, first = columns.cut(row, shape.batch_bytes_max), timestamps[row : row + 1], np.zeros(1, np.int64)
+        return self._frame(Fields.of(one, at).joined(at, first, first), at, 0, 1)
 
     def _limit(self, shape: Shape) -> int:
         """Records of a batch come to no more than this, if there are more than one."""
@@ -228,6 +239,16 @@ class Columns(NamedTuple):
             column("partition"),
             column("timestamp", pa.timestamp("us", "UTC")),
         )
+
+    def cut(self, row: int, limit: int) -> Columns:
+        """One row, made small enough for this limit."""
+        headers = self.headers[row].as_py() if self.headers is not None else None
+        given = [(each["key"], each["value"]) for each in headers or []]
+        key = None if self.key is None else self.key[row].as_py()
+        kept = cutting.cut(cutting.Row(key, self.value[row].as_py(), given), limit)
+        packed = pa.array([[{"key": name, "value": value} for name, value in kept.headers]], HEADERS)
+        columns = pa.array([kept.value], pa.binary()), pa.array([kept.key], pa.binary())
+        return Columns(1, *columns, packed, None, None, None)
 
     def timestamps(self, now_ms: int) -> Numbers:
         if self.timestamp is None:

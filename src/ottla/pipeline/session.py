@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from ottla.pipeline import interpreter, needs, nursery, workers
 
@@ -50,7 +51,10 @@ LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-SHUFFLE = "spark.sql.shuffle.partitions"
+SHUFFLE, SHUFFLE_DEFAULT = "spark.sql.shuffle.partitions", "200"
+# A server of Spark Connect that does not answer is asked again for half a minute, as a broker is; PySpark's own patience would
+# be ten. One that was started anew knows nothing of this session in any case.
+TRIES, PAUSE_MS_MAX = 10, 5_000
 
 
 def session(
@@ -68,7 +72,7 @@ def session(
     # It writes every exception that PySpark raises to standard error, as if nobody caught any.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if remote is not None:
-        return _connected(remote, SQL_SETTINGS | given)
+        return _connected(remote, given)
     is_here = (master or LOCAL).startswith("local")
     os.environ.setdefault("PYSPARK_PYTHON", interpreter.for_workers() if is_here else sys.executable)
     if os.environ["PYSPARK_PYTHON"] == str(interpreter.SCRIPT):
@@ -111,8 +115,22 @@ def adopt(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing INT")
 
 
-def _connected(address: str, settings: Mapping[str, str]) -> SparkSession:
+def _connected(address: str, given: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # needs gRPC
+
     made: SparkSession = SparkSession.builder.remote(address).getOrCreate()
-    for key, value in settings.items():
+    made.client.set_retry_policies([DefaultPolicy(max_retries=TRIES, max_backoff=PAUSE_MS_MAX)])
+    for key, value in {**SQL_SETTINGS, **shuffle_of(made), **given}.items():
         made.conf.set(key, value)
     return made
+
+
+def shuffle_of(spark: SparkSession) -> dict[str, str]:
+    """On a server of Spark Connect that computes by itself, as few partitions as on this machine, for its own processors. What
+    somebody has set there stays, and so does a cluster. (A checkpoint with state keeps the number that it began with.)"""
+    master = spark.conf.get("spark.master", "") or ""
+    if not master.startswith("local") or spark.conf.get(SHUFFLE) != SHUFFLE_DEFAULT:
+        return {}
+    # So many pieces it makes of what nobody has divided: the only word that Connect has for its processors.
+    [last] = spark.range(1000).select(spark_partition_id()).tail(1)
+    return {SHUFFLE: str(max(2, last[0] + 1))}

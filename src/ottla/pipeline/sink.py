@@ -17,6 +17,7 @@ makes a new writer for each: all they share is what the tasks return.
                        write is a transaction (all or nothing) that is written again when it is repeated
     queryId, batchId   of a batch write inside of `foreachBatch`: whose micro-batch it is. It is then written as a stream
                        writes: skipped when it is repeated, refused when it does not fit to what was written
+    tooLarge           what becomes of a row that the topic does not take: `fail`, or `cut`, and its first bytes are written
     spoolAbove         a task with more bytes than this hands them to the driver in a file (1 MiB)
     spoolPath          where such files are: a directory that all machines see, or a URI of an object store
 """
@@ -68,6 +69,7 @@ WRITE_OPTIONS = (
     "operationId",
     "queryId",
     "batchId",
+    "tooLarge",
     "spoolAbove",
     "spoolPath",
     # Spark's own, which come along.
@@ -84,6 +86,7 @@ REFUSED_WHEN_WRITING = {
     "interceptor.classes": "there is no Java producer here that could call them",
 }
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+FAIL, CUT = "fail", "cut"
 SINK_PREFIX = "ottla-sink-"
 BATCH_BYTES = 512 << 10
 REQUEST_BYTES_MAX = 1 << 20
@@ -131,6 +134,7 @@ class Writing:
     level: int | None
     batch_bytes: int
     request_bytes_max: int
+    cuts: bool
     spool_path: str | None
     spool_above_bytes: int
 
@@ -160,6 +164,7 @@ class Writing:
             level=level,
             batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
             request_bytes_max=text.number("kafka.max.request.size") or REQUEST_BYTES_MAX,
+            cuts=_cuts(text),
             spool_path=text.get("spoolPath") or None,
             spool_above_bytes=text.number("spoolAbove", SPOOL_ABOVE_BYTES, least=0) or 0,
         )
@@ -194,6 +199,13 @@ def _delivery(text: Text) -> bool:
     if value.lower() not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         raise BadOption(f"delivery is {value!r}: write {EXACTLY_ONCE} or {AT_LEAST_ONCE}")
     return value.lower() == EXACTLY_ONCE
+
+
+def _cuts(text: Text) -> bool:
+    value = (text.get("tooLarge") or FAIL).lower()
+    if value not in (FAIL, CUT):
+        raise BadOption(f"tooLarge is {value!r}: write {FAIL} or {CUT}")
+    return value == CUT
 
 
 def _sink_id(text: Text, topic: str | None, named: bool) -> str:
@@ -280,6 +292,7 @@ def encode(writing: Writing, spool: Spool, rows: Iterator[pa.RecordBatch]) -> Me
             level=writing.level,
             batch_bytes=writing.batch_bytes,
             start=random.randrange(1 << 16),
+            cuts=writing.cuts,
         )
         for part in rows:
             for made in encoder.add(part):
@@ -310,6 +323,8 @@ def _shape_of(broker: Broker, writing: Writing, topic: str) -> Shape:
     allowed = broker.run(_message_bytes_max(broker.cluster, topic))
     if allowed is not None and allowed < writing.request_bytes_max:
         return Shape(partitions, allowed, "max.message.bytes of the topic")
+    if allowed is None and writing.cuts:  # a broker that refuses it would refuse it each time
+        return Shape(partitions, min(writing.request_bytes_max, REQUEST_BYTES_MAX))
     return Shape(partitions, writing.request_bytes_max)
 
 

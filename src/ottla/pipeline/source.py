@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 GROUP_NAME_MAX = 120
 COMMIT_SECONDS = 10.0
 IDLE_SECONDS = 0.5
+# Well within what brokers are set to (`offsets.retention.minutes`, seven days).
+ANEW_SECONDS = 3600.0
 COORDINATOR_COMES = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
@@ -123,6 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[Any, Any, list[InputPartition]] | None = None
         self._mirroring: Future[None] | None = None
         self._mirrored: Mapping[TopicPartition, int] = {}
+        self._mirrored_at = 0.0
         self._one_at_a_time = asyncio.Lock()
         self._coordinator: Coordinator | None = None
 
@@ -272,11 +275,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Mirrors progress into a group, for tools that show lag. Spark's checkpoint is what counts, so nothing waits for
-        this, and whatever goes wrong with it is a warning."""
-        done = StreamOffset.of(end)
-        if done.positions == self._mirrored or not (self.reading.group_id or done.group):
+        this, and whatever goes wrong with it is a warning. A query that has nothing to do is asked as well: brokers forget
+        what is not committed anew."""
+        done, now = StreamOffset.of(end), time.monotonic()
+        if not (self.reading.group_id or done.group):
             return
-        self._mirrored = done.positions
+        if done.positions == self._mirrored and now - self._mirrored_at < ANEW_SECONDS:
+            return
+        self._mirrored, self._mirrored_at = done.positions, now
         self._mirroring = self.broker.start(self._mirror(done))
 
     def _settle(self, seconds: float) -> bool:

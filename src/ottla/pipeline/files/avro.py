@@ -9,12 +9,15 @@ and brought to ours by Avro's rules, and one of a schema that is not among them 
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastavro
+
+from ottla.pipeline.files import fitting
 
 PLAIN = {
     "boolean": "BOOLEAN",
@@ -53,10 +56,11 @@ class Avro:
         if not isinstance(self._declared, dict) or self._declared.get("type") != "record":
             raise ValueError("the schema must be one record: its fields become the columns")
 
+        self._check = _check(self._declared, _names(self._declared))
+
     def columns(self) -> str:
         """The fields as Spark declares columns."""
-        named: dict[str, Any] = {}
-        _remember(self._declared, named)
+        named = _names(self._declared)
         return ", ".join(_field(each, " ", named) for each in self._declared["fields"])
 
     def decode(self, data: bytes) -> dict[str, Any]:
@@ -82,9 +86,17 @@ class Avro:
     def encode(self, row: Mapping[str, Any]) -> bytes:
         stream = io.BytesIO(b"\0" * self._skip_bytes)
         stream.seek(self._skip_bytes)
+        if self._check is not None:
+            self._check("", row)
         # A column that the schema does not have would be left out in silence, and one misspelled be null.
         fastavro.schemaless_writer(stream, self._parsed, row, strict_allow_default=True)
         return stream.getvalue()
+
+
+def _names(schema: Any) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    _remember(schema, named)
+    return named
 
 
 def _remember(schema: Any, named: dict[str, Any]) -> None:
@@ -135,6 +147,97 @@ def _union(schema: list[Any], named: Mapping[str, Any]) -> str:
     if len(something) != 1:
         raise ValueError(f"a union of {len(something)} types has no column in Spark: {json.dumps(schema)}")
     return _type(something[0], named)
+
+
+# What fastavro would write as something else
+
+
+Check = Callable[[str, Any], None]  # a path of fields, and what is there; raises ValueError
+FITS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: fitting.is_whole(value, 32),
+    "long": lambda value: fitting.is_whole(value, 64),
+    "float": lambda value: fitting.is_real(value, 32),
+    "double": lambda value: fitting.is_real(value, 64),
+    "boolean": lambda value: isinstance(value, bool),
+}
+# A time of no zone would be taken for one of the machine's; a date of a time would have lost its hours.
+FITS_LOGICAL: dict[str, Callable[[Any], bool]] = {
+    "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
+    "timestamp-millis": lambda value: isinstance(value, datetime.datetime) and value.tzinfo is not None,
+    "timestamp-micros": lambda value: isinstance(value, datetime.datetime) and value.tzinfo is not None,
+    "local-timestamp-millis": lambda value: isinstance(value, datetime.datetime),
+    "local-timestamp-micros": lambda value: isinstance(value, datetime.datetime),
+}
+
+
+def _check(schema: Any, named: Mapping[str, Any]) -> Check | None:
+    """None where fastavro itself refuses what does not fit."""
+    if isinstance(schema, list):
+        return _check_of_union(schema, named)
+    if isinstance(schema, str):
+        return _check_of_number(schema, schema) if schema in PLAIN else _check(_meant(schema, named), named)
+    kind, logical = schema["type"], schema.get("logicalType")
+    if kind == "record":
+        return _check_of_record({each["name"]: _check(each["type"], named) for each in schema["fields"]})
+    if kind == "array":
+        return _check_of_many(_check(schema["items"], named), enumerate)
+    if kind == "map":
+        return _check_of_many(_check(schema["values"], named), lambda found: found.items())
+    if kind in PLAIN:
+        return None if logical == "decimal" else _check_of_number(kind, logical if logical in FITS_LOGICAL else kind)
+    return _check(kind, named)
+
+
+def _check_of_number(kind: str, name: str) -> Check | None:
+    fits, as_number = FITS_LOGICAL.get(name), FITS.get(kind)
+    if fits is None and as_number is None:
+        return None
+
+    def check(path: str, value: Any) -> None:
+        if not ((fits and fits(value)) or (as_number and as_number(value))):
+            raise ValueError(
+                f"{path} is {fitting.shown(value)}, which {name} cannot hold: CAST it, or change the schema"
+            )
+
+    return check
+
+
+def _check_of_union(schema: list[Any], named: Mapping[str, Any]) -> Check | None:
+    something = [each for each in schema if each != "null"]
+    inside = _check(something[0], named) if len(something) == 1 else None
+    if inside is None:
+        return None
+
+    def check(path: str, value: Any) -> None:
+        if value is not None or "null" not in schema:
+            inside(path, value)
+
+    return check
+
+
+def _check_of_record(fields: Mapping[str, Check | None]) -> Check | None:
+    checks = {name: check for name, check in fields.items() if check is not None}
+    if not checks:
+        return None
+
+    def check(path: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, inside in checks.items():
+                if name in value:
+                    inside(f"{path}.{name}" if path else name, value[name])
+
+    return check
+
+
+def _check_of_many(inside: Check | None, items: Callable[[Any], Any]) -> Check | None:
+    if inside is None:
+        return None
+
+    def check(path: str, value: Any) -> None:
+        for place, each in items(value) if isinstance(value, Mapping | list) else ():
+            inside(f"{path}[{place}]", each)
+
+    return check
 
 
 def _speakable(value: Any) -> Any:

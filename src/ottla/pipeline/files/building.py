@@ -12,11 +12,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.files import sinks, sources, steps
+from ottla.pipeline.files.failures import first_lines
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Format, Sink, Source, Spec
 
 QUARANTINE = "quarantine"
 EARLIEST = "earliest"
+# What a producer packed well was allowed to be large, and headers are added: it is packed again, may be as large as the topic
+# allows, and of what still does not fit a piece is written. Otherwise one record would end the pipeline each time.
+WHATEVER_COMES = {"kafka.compression.type": "zstd", "kafka.max.request.size": str(64 << 20), "tooLarge": "cut"}
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,19 @@ class Query:
 
 def views_of(spark: SparkSession, spec: Spec) -> dict[str, DataFrame]:
     """Every source and step by its name; SQL knows them by the same names."""
+    forget(spark, spec)
     views: dict[str, DataFrame] = {}
     for source in spec.sources:
         views[source.name] = _registered(source.name, _source(spark, source, spec))
     for step in spec.steps:
         views[step.name] = _registered(step.name, steps.frame_of(spark, step, views, spec.directory))
     return views
+
+
+def forget(spark: SparkSession, spec: Spec) -> None:
+    """A session may know views of these names from before: a step that stands above what it reads must not find those."""
+    for name in [each.name for each in spec.sources] + [each.name for each in spec.steps]:
+        spark.catalog.dropTempView(name)
 
 
 def _registered(name: str, frame: DataFrame) -> DataFrame:
@@ -48,14 +59,14 @@ def _source(spark: SparkSession, source: Source, spec: Spec) -> DataFrame:
     try:
         return sources.frame_of(spark, source, spec)
     except PySparkException as error:
-        raise WrongPipeline([f"{source.where}: source {source.name!r}: {steps.first_lines(error)}"])
+        raise WrongPipeline([f"{source.where}: source {source.name!r}: {first_lines(error)}"])
 
 
 def queries_of(spark: SparkSession, spec: Spec, views: Mapping[str, DataFrame]) -> list[Query]:
     """Quarantines first: one that began at a later end than its sinks would miss what they have read around."""
     made = []
     for source in spec.sources:
-        if source.quarantine and source.format.name != "raw":
+        if source.quarantine and source.may_refuse:
             sink = quarantine_of(source, spec)
             read = replace(source, start=EARLIEST) if _under_way(spec) else source
             writer = sinks.writer_of(sources.quarantined(spark, read, spec), sink, spec)
@@ -93,5 +104,5 @@ def quarantine_of(source: Source, spec: Spec) -> Sink:
         user="",
         password="",
         partition_by=(),
-        options={},
+        options=WHATEVER_COMES | dict(source.quarantine_options),
     )

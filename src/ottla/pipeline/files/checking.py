@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.pipeline.blocking import Broker
-from ottla.pipeline.files import formats, sinks, sources, steps
+from ottla.pipeline.files import building, formats, sinks, sources, steps
 from ottla.pipeline.files.codecs import ERROR
+from ottla.pipeline.files.failures import first_lines
 from ottla.pipeline.files.nodes import WrongPipeline, suggestion
 from ottla.pipeline.files.spec import BOOTSTRAP, Sink, Source, Spec
 
@@ -34,6 +35,7 @@ class Part:
     name: str
     what: str
     notes: list[str] = field(default_factory=list)
+    is_wrong: bool = False
 
 
 @dataclass
@@ -76,7 +78,7 @@ def look(spec: Spec) -> dict[str, Live]:
         if source.reads_topics:
             read.setdefault(spec.bootstrap_of(source.options), []).append(source)
         if source.quarantine:
-            read.setdefault(spec.bootstrap, [])
+            read.setdefault(spec.bootstrap_of(source.quarantine_options), [])
     for sink in spec.sinks:
         if sink.kind == "topic":
             read.setdefault(spec.bootstrap_of(sink.options), [])
@@ -113,15 +115,16 @@ def check(spark: SparkSession, spec: Spec, clusters: Clusters, sample: int) -> R
     """Everything, in the order of the file; a part that is wrong does not keep others from being looked at."""
     report = Report()
     views: dict[str, DataFrame] = {}
+    building.forget(spark, spec)
     for source in spec.sources:
         part = Part("source", source.name, _reads(source))
         report.parts.append(part)
         if source.reads_topics:
             live = clusters[spec.bootstrap_of(source.options)]
             _judge_topics(source, live, part, report)
-            _note_quarantine(source, clusters.get(spec.bootstrap), part)
+            _note_quarantine(source, clusters.get(spec.bootstrap_of(source.quarantine_options)), part)
         _build(report, part, lambda s=source: _view(views, s.name, sources.frame_of(spark, s, spec)), source.where)
-        if source.reads_topics and source.format.name != "raw" and source.name in views and sample:
+        if source.reads_topics and source.may_refuse and source.name in views and sample:
             _judge_sample(spark, source, spec, live, sample, part, report)
     for step in spec.steps:
         part = Part(
@@ -155,10 +158,18 @@ def _build(report: Report, part: Part, make: object, where: str) -> None:
     assert callable(make)
     try:
         made = make()
+    except steps.NoView as error:
+        if any(each.name == error.name and each.is_wrong for each in report.parts):
+            part.notes.append(f"not judged: {error.name} is wrong")
+        else:
+            report.problems += error.problems
+        part.is_wrong = True
     except WrongPipeline as error:
+        part.is_wrong = True
         report.problems += error.problems
     except PySparkException as error:
-        report.problems.append(f"{where}: {part.kind} {part.name!r}: {steps.first_lines(error)}")
+        part.is_wrong = True
+        report.problems.append(f"{where}: {part.kind} {part.name!r}: {first_lines(error)}")
     else:
         if isinstance(made, DataFrame) or hasattr(made, "schema"):
             kind = "stream" if made.isStreaming else "table"
@@ -173,6 +184,7 @@ def _build(report: Report, part: Part, make: object, where: str) -> None:
 def _reads(source: Source) -> str:
     form = f", {source.format.name}" if source.kind not in ("catalog", "rate") else ""
     shape = ", newest of each key" if source.as_table and source.reads_topics else ""
+    shape += " in each topic" if shape and source.kind != "topic" else ""
     return f"{source.kind} {source.target}{form}{shape}"
 
 
@@ -199,7 +211,7 @@ def _note_quarantine(source: Source, live: Live | None, part: Part) -> None:
     if source.quarantine and live is not None:
         there = "" if source.quarantine in live.names else ", which is not there yet"
         part.notes.append(f"what does not fit goes to topic {source.quarantine}{there}")
-    elif source.format.name != "raw":
+    elif source.may_refuse:
         part.notes.append("a record that does not fit ends the query: name a 'quarantine' topic to go on")
 
 

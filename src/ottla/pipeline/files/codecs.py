@@ -19,6 +19,10 @@ ERROR = "_error"
 LIBRARIES = {"avro": "fastavro", "protobuf": "google.protobuf"}
 
 
+class DoesNotFit(ValueError):
+    """A row that its schema cannot hold: to try it again would not help."""
+
+
 class Codec(Protocol):
     def columns(self) -> str: ...
     def decode(self, data: bytes) -> dict[str, Any]: ...
@@ -102,7 +106,14 @@ def encoder(
         for batch in batches:
             rows = batch.select(list(fields)).to_pylist(maps_as_pydicts="strict")
             gone = batch.column(deleted).to_pylist()
-            values = [None if is_gone else codec.encode(row) for row, is_gone in zip(rows, gone, strict=True)]
+            values = [None if is_gone else _encoded(codec, row) for row, is_gone in zip(rows, gone, strict=True)]
             yield pa.RecordBatch.from_arrays([batch.column(key), pa.array(values, pa.binary())], names=["key", "value"])
 
     return encode
+
+
+def _encoded(codec: Codec, row: Mapping[str, Any]) -> bytes:
+    try:
+        return codec.encode(row)
+    except Exception as error:  # whatever a library raises about a value it does not expect
+        raise DoesNotFit(f"a row does not fit the schema that it is to be written with: {reason(error)}") from error

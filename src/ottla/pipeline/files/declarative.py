@@ -117,7 +117,7 @@ def code_of(spec: Spec, file: Path, bootstrap: str | None) -> str:
 
 
 def quarantines(spec: Spec) -> list[Source]:
-    return [source for source in spec.sources if source.quarantine and source.format.name != "raw"]
+    return [source for source in spec.sources if source.quarantine and source.may_refuse]
 
 
 def name_of_quarantine(source: Source) -> str:

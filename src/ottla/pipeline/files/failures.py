@@ -15,6 +15,7 @@ FATAL = (
     "DataLoss",
     "committing.Refused",
     "committing.Fenced",
+    "codecs.DoesNotFit",
     "WrongPipeline",
     "needs.Missing",
     "AnalysisException",
@@ -42,14 +43,22 @@ FATAL = (
 )
 # The last line of a traceback: the name of a class, and what it says.
 SAID = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
+SAID_IN_FULL = ("RuntimeError", "PySparkRuntimeError", "SinkError", "DoesNotFit")
 CALLING = re.compile(r"^An error occurred while calling \S+\n: (?:[\w.$]+: )?")
 STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ", re.DOTALL)
 CODE = re.compile(r"^\[[A-Z_.]+\] ")
+SQLSTATE = re.compile(r"\.?\s*SQLSTATE: \w+")
 LENGTH_MAX = 700
 
 
 def is_fatal(text: str) -> bool:
     return any(sign in text for sign in FATAL)
+
+
+def first_lines(error: Exception) -> str:
+    """What Spark says of a frame it cannot make, without the plan and the trace that follow it."""
+    text = str(error).split("\n\n")[0].split("JVM stacktrace")[0].split(";\n")[0]
+    return " ".join(SQLSTATE.sub("", text).split())
 
 
 def cause(text: str) -> str:
@@ -67,7 +76,7 @@ def _python_said(text: str) -> str:
         elif inside and line and not line[0].isspace():
             inside = False
             if match := SAID.match(line):
-                found = match[2] if match[1] in ("RuntimeError", "PySparkRuntimeError", "SinkError") else line.strip()
+                found = match[2] if match[1] in SAID_IN_FULL else line.strip()
     return " ".join(found.split())
 
 

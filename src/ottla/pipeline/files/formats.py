@@ -8,16 +8,19 @@ without one the query fails and says which record it was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ottla.pipeline.files import reasons
+from ottla.pipeline.files import exact, reasons
 from ottla.pipeline.files.codecs import ERROR, Recipe, decoder, encoder
-from ottla.pipeline.files.nodes import WrongPipeline
+from ottla.pipeline.files.failures import first_lines
+from ottla.pipeline.files.nodes import WrongPipeline, suggestion
 from ottla.pipeline.files.spec import Format, Source
 
 RAW_KEY, RAW_VALUE = "_raw_key", "_raw_value"
@@ -25,6 +28,20 @@ DELETED = "_deleted"
 KNOWN = ("_key", "_topic", "_partition", "_offset", "_timestamp", DELETED, "_headers")
 BAD = "_bad_text"
 MISFIT = "does not fit the schema"
+NO_KEY = "has no key, and in a table each record needs one"
+REASON_CHARS = 1000
+# Beyond so many columns Spark's reader of CSV raises an exception that nothing catches, bad records or not; its own limit is
+# 20,480. Each costs 12 bytes in each task.
+CSV_COLUMNS_MAX = 1 << 17
+# Spark's own defaults leave microseconds out, cut spaces off, and put a backslash before quotes inside of quotes, which others
+# (RFC 4180) write twice.
+MICROSECONDS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+SPACES_KEPT = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+# Those that people mean most often.
+TYPES = ("STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "DATE", "BINARY", "ARRAY<...>", "STRUCT<...>")
 
 
 def recipe(form: Format, directory: Path) -> Recipe:
@@ -57,12 +74,26 @@ def fields_of(form: Format, directory: Path) -> StructType:
         assert isinstance(found, StructType)
         return found
     except Exception as error:  # Spark's parser, in its own words
-        told = " ".join(str(error).split("\n\n")[0].split())
-        raise WrongPipeline([f"{form.where}: 'schema' is not a list of columns: {told}"])
+        told = f"{form.where}: 'schema' is not a list of columns: {first_lines(error)}"
+        raise WrongPipeline([f"{told}{_meant_type(error)}"])
+
+
+def _meant_type(error: Exception) -> str:
+    if not isinstance(error, PySparkException) or error.getCondition() != "UNSUPPORTED_DATATYPE":
+        return ""
+    return suggestion((error.getMessageParameters() or {}).get("typeName", "").strip('"'), TYPES)
 
 
 def decoded(records: DataFrame, source: Source, directory: Path) -> DataFrame:
-    """The fields, what is known of each record, the bytes as they came, and `_error`."""
+    """The fields, what is known of each record, the bytes as they came, and `_error`. Records without a key would be one row
+    of a table, and all but one of them be lost."""
+    frame = _decoded(records, source, directory)
+    if not source.as_table:
+        return frame
+    return frame.withColumn(ERROR, F.when(F.col(RAW_KEY).isNull(), F.lit(NO_KEY)).otherwise(F.col(ERROR)))
+
+
+def _decoded(records: DataFrame, source: Source, directory: Path) -> DataFrame:
     form, frame = source.format, known(records, source)
     if form.name == "raw":
         return frame.select(F.col(RAW_VALUE).alias("value"), "*", F.lit(None).cast("string").alias(ERROR))
@@ -91,21 +122,55 @@ def _by_python(frame: DataFrame, made: Recipe, fields: StructType) -> DataFrame:
 
 def _by_spark(frame: DataFrame, form: Format, fields: StructType) -> DataFrame:
     text = F.col(RAW_VALUE).cast("string")
-    options = {**form.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+    options = reading(form) | {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
     if form.name == "json":
         # Spark stops reading at the end of the first value, and what follows would be lost: so the text stands inside of an
         # object of ours, and as the only element of a list. What could close or continue the one does not fit the other.
         schema = StructType([StructField("record", fields), StructField(BAD, StringType())])
-        parsed = F.from_json(F.concat(F.lit('{"record":'), text, F.lit("\n}")), schema, options)
+        whole = F.concat(F.lit('{"record":'), text, F.lit("\n}"))
+        parsed = F.from_json(whole, schema, options)
         values = F.from_json(F.concat(F.lit("["), text, F.lit("\n]")), "ARRAY<STRUCT<>>", options)
         row, empty = F.col("_parsed.record"), F.col("_parsed.record").isNull() | ~F.size(values).eqNullSafe(1)
+        changed = exact.of_json(whole, row, fields, options)
     else:
-        parsed = F.from_csv(text, f"{form.schema}, {BAD} STRING", options)
-        row, empty = F.col("_parsed"), text == ""
+        parsed = F.when(~_is_crowded(text, options), F.from_csv(text, f"{form.schema}, {BAD} STRING", options))
+        row, empty = F.col("_parsed"), F.col("_parsed").isNull() | (text == "")
+        changed = exact.of_csv(text, row, fields, options)
     wrong = F.col(f"_parsed.{BAD}").isNotNull() | empty | ~F.is_valid_utf8(text)
+    if changed is not None:
+        wrong = F.when(wrong, True).otherwise(changed)  # only what Spark takes is worth a second look
     error = F.when(F.col(RAW_VALUE).isNotNull() & wrong, F.lit(MISFIT))
     columns = [row.getField(name).alias(name) for name in fields.names]
     return frame.withColumn("_parsed", parsed).select(*columns, *frame.columns, error.alias(ERROR))
+
+
+def reading(form: Format) -> dict[str, str]:
+    """Options of Spark's readers: what is given, and what is usual here."""
+    return _options(form, {} if form.name == "json" else {"maxColumns": str(CSV_COLUMNS_MAX)} | _quoting(form))
+
+
+def writing(form: Format) -> dict[str, str]:
+    usual = {"ignoreNullFields": "false"} if form.name == "json" else SPACES_KEPT | _quoting(form)
+    return _options(form, MICROSECONDS | usual)
+
+
+def _quoting(form: Format) -> dict[str, str]:
+    quotes = [value for name, value in form.options.items() if name.lower() == "quote"]
+    return {"escape": quotes[-1]} if any(quotes) else {"escape": '"'}
+
+
+def _options(form: Format, usual: Mapping[str, str]) -> dict[str, str]:
+    """Spark knows no capital letters in names."""
+    given = {name.lower() for name in form.options}
+    return {name: value for name, value in usual.items() if name.lower() not in given} | dict(form.options)
+
+
+def _is_crowded(text: Column, options: Mapping[str, str]) -> Column:
+    """Whether it may have more columns than Spark can read: whoever has as many separators inside of quotes says so."""
+    given = {name.lower(): value for name, value in options.items()}
+    between = reasons.separator(given)
+    apart = F.length(text) - F.length(F.replace(text, F.lit(between), F.lit("")))
+    return apart >= int(given["maxcolumns"]) * len(between)
 
 
 # The good and the bad
@@ -130,7 +195,7 @@ def _place() -> Column:
 def bad(frame: DataFrame, source: Source, directory: Path) -> DataFrame:
     """Those that do not fit, as records for the quarantine: key and value untouched, the reason and the place in headers."""
     told = {
-        "error": _told(source, directory),
+        "error": F.substring(_told(source, directory), 1, REASON_CHARS),
         "topic": F.col("_topic"),
         "partition": F.col("_partition").cast("string"),
         "offset": F.col("_offset").cast("string"),
@@ -154,17 +219,18 @@ def _told(source: Source, directory: Path) -> Column:
     if source.format.name not in ("json", "csv"):
         return F.col(ERROR)
     columns = [(each.name, each.dataType.simpleString()) for each in fields_of(source.format, directory)]
-    why = reasons.of_json if source.format.name == "json" else reasons.of_csv
+    is_json, options = source.format.name == "json", reading(source.format)
 
     def explained(value: bytes) -> str:
-        return why(value, columns)
+        return reasons.of_json(value, columns) if is_json else reasons.of_csv(value, columns, options)
 
-    return F.udf(explained, "string", useArrow=False)(RAW_VALUE)
+    found = F.udf(explained, "string", useArrow=False)(RAW_VALUE)
+    return F.when(F.col(ERROR) == MISFIT, found).otherwise(F.col(ERROR))
 
 
-def newest(frame: DataFrame, key: str, offset: str) -> DataFrame:
+def newest(frame: DataFrame, key: Sequence[str], offset: str) -> DataFrame:
     """The last record of each key. Order is that of the log."""
-    return frame.groupBy(key).agg(F.max_by(F.struct("*"), offset).alias("_row")).select("_row.*")
+    return frame.groupBy(*key).agg(F.max_by(F.struct("*"), offset).alias("_row")).select("_row.*")
 
 
 # Columns to records
@@ -181,10 +247,7 @@ def encoded(frame: DataFrame, form: Format, key: str, directory: Path) -> DataFr
         given = frame.select(*known, *[f"`{name}`" for name in columns])
         return given.mapInArrow(encoder(recipe(form, directory), RAW_KEY, DELETED, columns), "key BINARY, value BINARY")
     whole = F.struct(*[F.col(f"`{name}`") for name in columns])
-    if form.name == "json":
-        value = F.to_json(whole, {"ignoreNullFields": "false", **form.options})
-    else:
-        value = F.to_csv(whole, dict(form.options))
+    value = (F.to_json if form.name == "json" else F.to_csv)(whole, writing(form))
     value = F.when(_deleted(frame), F.lit(None)).otherwise(value.cast("binary"))
     return frame.select(_key(frame, key).alias("key"), value.alias("value"))
 

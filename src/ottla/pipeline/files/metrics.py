@@ -14,6 +14,7 @@ from ottla.pipeline.files.progress import State
 TABLE: list[tuple[str, str, str, Callable[[State], float | None]]] = [
     ("ottla_pipeline_up", "gauge", "1 while the query runs.", lambda s: float(s.state == "running")),
     ("ottla_pipeline_rows_total", "counter", "Rows read since the start.", lambda s: s.rows),
+    ("ottla_pipeline_late_rows_total", "counter", "Rows left out: behind the watermark.", lambda s: s.late),
     ("ottla_pipeline_rows_per_second", "gauge", "Rows in a second, in the last batch.", lambda s: s.rows_per_second),
     ("ottla_pipeline_lag", "gauge", "Offsets that are there and not read; absent if unknown.", lambda s: s.lag),
     ("ottla_pipeline_batch", "gauge", "Number of the last micro-batch.", lambda s: s.batch),

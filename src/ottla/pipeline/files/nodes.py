@@ -59,7 +59,8 @@ def _line(problem: str) -> int:
 def suggestion(typed: str, known: Iterable[str]) -> str:
     """`: did you mean 'topic'?`, or all that could have been meant."""
     names = list(known)
-    close = get_close_matches(typed, names, n=1, cutoff=0.6)
+    swapped = [name for name in names if sorted(name) == sorted(typed)]  # 'form' is nearer to 'from' than to 'format'
+    close = swapped or get_close_matches(typed, names, n=1, cutoff=0.6)
     return f": did you mean {close[0]!r}?" if close else f": write one of {', '.join(names)}"
 
 

@@ -20,8 +20,9 @@ class State:
     name: str
     into: str
     state: str = "starting"  # starting, running, waiting (to be started again), stopped, failed, done
-    batch: int = -1
+    batch: int | None = None  # until the first has ended
     rows: int = 0  # so far, in this run
+    late: int = 0  # rows that came after the watermark had passed them, and were left out
     rows_per_second: float = 0.0
     lag: int | None = None  # None when nobody knows: no source tells, or what was told is old
     batch_seconds: float = 0.0
@@ -30,17 +31,18 @@ class State:
 
     def take(self, progress: Mapping[str, Any]) -> bool:
         """What Spark says of a micro-batch; False if it says nothing new."""
-        batch = int(progress.get("batchId", -1))
-        self.rows_per_second = float(progress.get("processedRowsPerSecond") or 0)
+        batch = int(progress["batchId"])
+        self.rows_per_second = float(_of_all(progress, "processedRowsPerSecond"))
         self.lag = lag_of(progress.get("sources") or ())
-        durations, rows = progress.get("durationMs") or {}, int(progress.get("numInputRows") or 0)
+        durations, rows = progress.get("durationMs") or {}, int(_of_all(progress, "numInputRows"))
         # Every ten seconds when there is nothing to do Spark tells the ends as of then, under the number of the micro-batch
         # that comes next: taken for that one, it would hide it when it comes.
         is_idle = rows == 0 and "addBatch" not in durations
-        if batch <= self.batch or is_idle:
+        if is_idle or (self.batch is not None and batch <= self.batch):
             return False
         self.batch = batch
         self.rows += rows
+        self.late += late_in(progress)
         self.batch_seconds = float(durations.get("triggerExecution") or 0) / 1000
         return True
 
@@ -50,12 +52,26 @@ class State:
     def line(self, width: int) -> str:
         """counts    3,201 rows/s   lag 12   batch 17 in 0.4 s   120,000 rows"""
         lag = "" if self.lag is None else f"  lag {self.lag:,}"
-        if self.state == "running" and self.batch >= 0:
+        if self.state == "running" and self.batch is not None:
+            late = f"  {self.late:,} too late" if self.late else ""
             speed, took = f"{self.rows_per_second:>9,.0f} rows/s", f"{self.batch_seconds:.1f} s"
-            text = f"{speed}{lag}  batch {self.batch} in {took}  {self.rows:,} rows"
+            text = f"{speed}{lag}  batch {self.batch} in {took}  {self.rows:,} rows{late}"
         else:
             text = f"{self.state}{': ' + self.error if self.error else ''}"
         return f"{self.name:{width}}  {text}"
+
+
+def _of_all(progress: Mapping[str, Any], figure: str) -> float:
+    """Spark Connect leaves the sum over all sources to whoever asks."""
+    whole = progress.get(figure)
+    if whole is None:
+        whole = sum(each.get(figure) or 0 for each in progress.get("sources") or ())
+    return whole or 0
+
+
+def late_in(progress: Mapping[str, Any]) -> int:
+    """As the steps with state count them: a group has added up what it could before it looks at the time."""
+    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in progress.get("stateOperators") or ())
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:

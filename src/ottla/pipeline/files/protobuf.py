@@ -17,6 +17,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from ottla.pipeline.files import fitting
+
 PLAIN = {
     FieldDescriptor.CPPTYPE_BOOL: "BOOLEAN",
     FieldDescriptor.CPPTYPE_INT32: "INT",
@@ -28,7 +30,12 @@ PLAIN = {
     FieldDescriptor.CPPTYPE_ENUM: "STRING",
 }
 TIMESTAMP = "google.protobuf.Timestamp"
+REAL = {FieldDescriptor.CPPTYPE_FLOAT: 32, FieldDescriptor.CPPTYPE_DOUBLE: 64}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Misfit(ValueError):
+    """A value that its field cannot hold; the text names both."""
 
 
 class Protobuf:
@@ -154,7 +161,17 @@ def _fill(message: Message, row: Any) -> None:
         raise ValueError(f"{message.DESCRIPTOR.full_name} has no field {', '.join(sorted(unknown))}")
     for name, value in row.items():
         if value is not None:
-            _put(message, message.DESCRIPTOR.fields_by_name[name], value)
+            _put_or_tell(message, message.DESCRIPTOR.fields_by_name[name], value)
+
+
+def _put_or_tell(message: Message, field: FieldDescriptor, value: Any) -> None:
+    """The library says what is wrong, and not where."""
+    try:
+        _put(message, field, value)
+    except (TypeError, OverflowError, ValueError) as error:
+        if isinstance(error, Misfit):
+            raise
+        raise Misfit(f"{field.full_name} cannot be {fitting.shown(value)}: {error}") from error
 
 
 def _put(message: Message, field: FieldDescriptor, value: Any) -> None:
@@ -178,7 +195,16 @@ def _put(message: Message, field: FieldDescriptor, value: Any) -> None:
 
 
 def _said(value: Any, field: FieldDescriptor) -> Any:
+    """What the library would write as something else is refused: 1.5 as a whole number, infinity for what is too large."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and isinstance(value, str):
         known = field.enum_type.values_by_name.get(value)
         return known.number if known else int(value)
-    return int(value) if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64 else value
+    if field.cpp_type in REAL and not fitting.is_real(value, REAL[field.cpp_type]):
+        raise ValueError(f"a {REAL[field.cpp_type]}-bit float cannot hold it")
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and not isinstance(value, bool):
+        raise TypeError("it is neither true nor false")
+    if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+        if not fitting.is_whole(value, 64, signed=False):
+            raise ValueError("it is not a whole number from 0 to 18446744073709551615")
+        return int(value)
+    return value

@@ -12,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from ottla.pipeline.files import failures
 from ottla.pipeline.files.building import Query
@@ -30,6 +31,10 @@ GRACE_S = 30.0
 LAG_KNOWN_S = 60.0
 # What Spark says of a query until it knows from where to where its first micro-batch goes.
 BEGINNING = ("Initializing", "Getting offsets")
+
+# The JVM that this process has started.
+GONE = (Py4JError, ConnectionError)
+GOES_ON = ": start it again, and it goes on where it was"
 
 
 class Failed(Exception):
@@ -51,11 +56,18 @@ class Watched:
         self.state.state, self.state.error = "running", ""
         self.handle = self.query.start()
 
-    def doubt_lag(self, told: str, now: float) -> None:
-        """`told` is the moment Spark last spoke of. The lag is as of then: while a long micro-batch is under way, or a trigger
-        has not come, it may have grown to anything, and a number that stays would look like one that is true."""
-        if told != self._told:
-            self._told, self._told_at = told, now
+    def take(self, progress: Mapping[str, Any], now: float) -> bool:
+        """What Spark said last; False if that is nothing new."""
+        is_new = self.state.take(progress)
+        self._doubt_lag(progress, now)
+        return is_new
+
+    def _doubt_lag(self, progress: Mapping[str, Any], now: float) -> None:
+        """The lag is as of the moment when the micro-batch began: after a long one, while the next is under way, or while a
+        trigger has not come, it may have grown to anything, and a number that stays would look like one that is true."""
+        if progress["timestamp"] != self._told:
+            took_s = float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
+            self._told, self._told_at = progress["timestamp"], now - took_s
         if now - self._told_at > LAG_KNOWN_S:
             self.state.lag = None
 
@@ -97,10 +109,13 @@ class Runner:
                 self.stop.wait(POLL_S)
             self._end()
         except Failed:
-            self._end()
+            with suppress(*GONE, PySparkException):  # why it failed is what counts
+                self._end()
             raise
-        except (Py4JError, ConnectionError) as error:
-            raise Failed(f"Spark's own process has ended ({error}): start it again, and it goes on where it was")
+        except GONE as error:
+            raise Failed(f"Spark's own process has ended ({error}){GOES_ON}")
+        except PySparkException as error:  # the server of Spark Connect, or the session there
+            raise Failed(f"Spark's server does not answer any more ({failures.first_lines(error)}){GOES_ON}")
         finally:
             self._looked(self.states)
 
@@ -126,12 +141,11 @@ class Runner:
         if last is None:
             return
         # More than one batch since we last looked: each has rows to be counted.
-        several = int(last["batchId"]) > each.state.batch + 1 and each.state.batch >= 0
+        several = each.state.batch is not None and int(last["batchId"]) > each.state.batch + 1
         for progress in each.handle.recentProgress if several else [last]:
-            if each.state.take(progress):
+            if each.take(progress, time.monotonic()):
                 each.failures_in_a_row = 0
                 self._changed(each.state)
-        each.doubt_lag(str(last.get("timestamp", "")), time.monotonic())
 
     def _take_end(self, each: Watched) -> None:
         error = each.handle.exception()

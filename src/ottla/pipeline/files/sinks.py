@@ -26,7 +26,7 @@ from pyspark.sql.utils import is_remote
 
 from ottla.pipeline import needs
 from ottla.pipeline.committing import MicroBatch, SinkError
-from ottla.pipeline.files import failures, formats
+from ottla.pipeline.files import failures, formats, modes
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
 from ottla.pipeline.sink import QUERY_ID
@@ -40,10 +40,16 @@ def writer_of(frame: DataFrame, sink: Sink, spec: Spec) -> Any:
     if not frame.isStreaming:
         told = f"{sink.of!r} is a table, and a sink needs a stream: write 'as: stream' at a source, and for a run that ends"
         raise WrongPipeline([f"{sink.where}: {told} 'trigger: {AVAILABLE_NOW}'"])
+    modes.judge(frame, sink)
     kinds = {"topic": _topic, "parquet": _parquet, "jdbc": _jdbc, "console": _console, "memory": _memory}
     writer = kinds[sink.kind](frame, sink, spec).outputMode(sink.mode)
-    named = writer.queryName(query_name(spec, sink)).option("checkpointLocation", checkpoint_of(sink, spec))
-    return triggered(named, sink.trigger)
+    return triggered(_known_again(writer.queryName(query_name(spec, sink)), sink, spec), sink.trigger)
+
+
+def _known_again(writer: Any, sink: Sink, spec: Spec) -> Any:
+    """A table in memory is gone when the query ends. A checkpoint that outlives it would say that its rows are there: Spark
+    refuses to go on from one, and begins with an empty checkpoint that it removes if it is given none."""
+    return writer if sink.kind == "memory" else writer.option("checkpointLocation", checkpoint_of(sink, spec))
 
 
 def checkpoint_of(sink: Sink, spec: Spec) -> str:

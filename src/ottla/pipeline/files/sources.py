@@ -35,12 +35,13 @@ def _fitting(read: DataFrame, source: Source, directory: Path) -> DataFrame:
 
 
 def table_of(read: DataFrame, source: Source, directory: Path) -> DataFrame:
-    """The newest record of each key, unless it says that the key is gone. With a quarantine, one that does not fit leaves
-    things as they were; without one it ends the query, unless something newer has taken its place."""
+    """The newest record of each key of a topic, unless it says that the key is gone: offsets of two topics say nothing about
+    which is newer, and a key of one is none of the other, as in Kafka's own tables. With a quarantine, one that does not fit
+    leaves things as they were; without one it ends the query, unless something newer has taken its place."""
     if source.quarantine:
-        table = formats.newest(_fitting(read, source, directory), "_key", "_offset")
+        table = formats.newest(_fitting(read, source, directory), ("_topic", "_key"), "_offset")
     else:
-        table = _fitting(formats.newest(read, "key", "offset"), source, directory)
+        table = _fitting(formats.newest(read, ("topic", "key"), "offset"), source, directory)
     return table.where("NOT _deleted")
 
 

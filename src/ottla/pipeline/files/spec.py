@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
 KEYS = ("string", "raw")
 MODES = ("append", "update", "complete")
 DELIVERIES = ("exactly-once", "at-least-once")
+WHOLE = ("sources", "sinks")
 AVAILABLE_NOW, ONCE = "available-now", "once"
 
 SOURCE_KINDS = ("topic", "topics", "pattern", "files", "catalog", "rate")
@@ -71,10 +72,16 @@ class Source:
     quarantine: str
     watermark: Watermark | None
     options: Mapping[str, str]
+    quarantine_options: Mapping[str, str] = field(default_factory=dict)  # of the sink that writes to it
 
     @property
     def reads_topics(self) -> bool:
         return self.kind in ("topic", "topics", "pattern")
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether there can be a record that does not fit: bytes are what they are, but a table needs keys."""
+        return self.format.name != "raw" or self.as_table
 
 
 @dataclass(frozen=True)
@@ -158,14 +165,16 @@ def read_file(path: Path, bootstrap: str | None = None) -> Spec:
     return _spec(root, path.parent.resolve(), path.stem, bootstrap, problems)
 
 
-def read_object(value: Mapping[str, Any], directory: Path) -> Spec:
-    """The same from Python: `value` has the shape of the file."""
-    return _spec(from_object(value), directory, "pipeline", None, Problems())
+def read_object(value: Mapping[str, Any], directory: Path, needs: Sequence[str] = WHOLE) -> Spec:
+    """The same from Python: `value` has the shape of the file. Whoever only looks at views needs no sinks."""
+    return _spec(from_object(value), directory, "pipeline", None, Problems(), needs)
 
 
-def _spec(root: Node, directory: Path, name: str, bootstrap: str | None, problems: Problems) -> Spec:
+def _spec(
+    root: Node, directory: Path, name: str, bootstrap: str | None, problems: Problems, needs: Sequence[str] = WHOLE
+) -> Spec:
     top = Section(root, "a pipeline", problems)
-    quarantine, trigger = top.text("quarantine"), _trigger(top, "")
+    quarantine, trigger = (top.text("quarantine"), top.options("quarantine_options")), _trigger(top, "")
     spec = Spec(
         name=top.text("name", name),
         where=top.where,
@@ -173,13 +182,13 @@ def _spec(root: Node, directory: Path, name: str, bootstrap: str | None, problem
         bootstrap=bootstrap or top.text("bootstrap", BOOTSTRAP),
         checkpoints=top.text("checkpoints"),
         settings=top.options("spark"),
-        sources=tuple(_source(key, each, quarantine) for key, each in top.each("sources", "source {!r}".format)),
+        sources=tuple(_source(key, each, *quarantine) for key, each in top.each("sources", "source {!r}".format)),
         steps=tuple(_step(key, each) for key, each in top.each("steps", "step {!r}".format)),
         sinks=tuple(_sink(key, each, trigger) for key, each in top.each("sinks", "sink {!r}".format)),
     )
     top.node("bootstrap")
     top.end()
-    _judge_as_a_whole(spec, top)
+    _judge_as_a_whole(spec, top, needs)
     problems.raise_any()
     return spec
 
@@ -187,7 +196,7 @@ def _spec(root: Node, directory: Path, name: str, bootstrap: str | None, problem
 # Sources
 
 
-def _source(name: str, section: Section, quarantine: str) -> Source:
+def _source(name: str, section: Section, quarantine: str, quarantine_options: Mapping[str, str]) -> Source:
     kind = _one_of(section, SOURCE_KINDS, {}, "topic: NAME")
     topics = kind in ("topic", "topics", "pattern")
     target = ",".join(section.words(kind)) if kind else ""
@@ -205,6 +214,7 @@ def _source(name: str, section: Section, quarantine: str) -> Source:
         quarantine=section.text("quarantine", quarantine) if topics else "",
         watermark=_watermark(section),
         options=section.options("options"),
+        quarantine_options={**quarantine_options, **section.options("quarantine_options")} if topics else {},
     )
     if source.as_table and source.watermark:
         section.wrong("a table has no watermark: leave it out, or write 'as: stream'", "watermark")
@@ -263,7 +273,7 @@ def _format(section: Section, among: tuple[str, ...], topics: bool) -> Format:
         message=section.text("message") if name == "protobuf" else "",
         skip_bytes=section.number("skip_bytes", 0) if name in ("avro", "protobuf") else 0,
         options=section.options("format_options"),
-        where=section.where_of("format"),
+        where=section.where_of("schema" if section.has("schema") else "format"),
     )
     wanted = {
         "json": "its columns, such as 'user STRING, at TIMESTAMP'",
@@ -406,10 +416,10 @@ def _trigger(section: Section, default: str) -> str:
 # The whole
 
 
-def _judge_as_a_whole(spec: Spec, top: Section) -> None:
+def _judge_as_a_whole(spec: Spec, top: Section, needs: Sequence[str]) -> None:
     if not NAME.fullmatch(spec.name.replace("-", "_")):
         top.wrong(f"'name' cannot be {spec.name!r}: write letters, digits, - and _", "name")
-    for word in ("sources", "sinks"):
+    for word in needs:
         if not getattr(spec, word):
             top.wrong(f"a pipeline needs {word!r}: write at least one; `ottla pipeline init` shows how")
     seen: dict[str, str] = {}

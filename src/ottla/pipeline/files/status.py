@@ -103,6 +103,12 @@ def read(directory: Path) -> dict[str, Any]:
     return found
 
 
+def read_now(directory: Path) -> dict[str, Any]:
+    """Of the run that holds the lock: nothing while it starts, and only the one before has told of itself."""
+    found = read(directory)
+    return found if found.get("at", 0) >= (directory / LOCK).stat().st_mtime else {}
+
+
 def stop(directory: Path, timeout_s: float, force: bool = False) -> int | None:
     """Ask it to end, and wait until it did; the number of the process, or None if nobody runs it."""
     found = pid(directory)

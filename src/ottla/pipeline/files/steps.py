@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla.pipeline.files.failures import first_lines
 from ottla.pipeline.files.nodes import WrongPipeline, suggestion
 from ottla.pipeline.files.spec import Step
 
@@ -29,7 +30,24 @@ def frame_of(spark: SparkSession, step: Step, views: Mapping[str, Any], director
         frame = spark.sql(step.sql) if step.sql else _called(spark, step, views, directory)
         return _finished(frame, step)
     except PySparkException as error:
+        if missing := _missing_view(error):
+            raise NoView(missing, step, f"step {step.name!r} reads {missing!r}", views)
         raise WrongPipeline([f"{step.where}: step {step.name!r}: {first_lines(error)}"])
+
+
+class NoView(WrongPipeline):
+    """A step asks for what is not there, or stands further down, or is wrong itself."""
+
+    def __init__(self, name: str, step: Step, asks: str, known: Iterable[str]) -> None:
+        super().__init__([f"{step.where}: {asks}: there is no such source or step before it{suggestion(name, known)}"])
+        self.name = name
+
+
+def _missing_view(error: PySparkException) -> str:
+    """The name that SQL does not know, if that is what is wrong."""
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return ""
+    return (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
 
 
 def _finished(frame: DataFrame, step: Step) -> DataFrame:
@@ -43,12 +61,6 @@ def _finished(frame: DataFrame, step: Step) -> DataFrame:
     return frame
 
 
-def first_lines(error: Exception) -> str:
-    """Spark's message without the plan and the trace that follow it."""
-    text = str(error).split("\n\n")[0].split("JVM stacktrace")[0].split(";\n")[0]
-    return " ".join(text.split())
-
-
 def _called(spark: SparkSession, step: Step, views: Mapping[str, Any], directory: Path) -> DataFrame:
     function = step.function if callable(step.function) else loaded(str(step.function), directory, step.where)
     offered = {**views, **step.arguments, "spark": spark}
@@ -57,8 +69,7 @@ def _called(spark: SparkSession, step: Step, views: Mapping[str, Any], directory
         if name in offered:
             given[name] = offered[name]
         elif parameter.default is inspect.Parameter.empty:
-            told = f"{function.__name__} asks for {name!r}, which is no source, step or argument before it"
-            raise WrongPipeline([f"{step.where}: {told}{suggestion(name, offered)}"])
+            raise NoView(name, step, f"{function.__name__} asks for {name!r}, which is no argument", offered)
     frame = function(**given)
     if not hasattr(frame, "isStreaming"):
         raise WrongPipeline([f"{step.where}: {function.__name__} must return a DataFrame, not {type(frame).__name__}"])
