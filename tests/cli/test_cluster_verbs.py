@@ -51,6 +51,7 @@ def test_leaders_are_elected_and_brokers_forgotten(capsys: pytest.CaptureFixture
 
         assert registered(running.bootstrap) == ["1", "2", "3"]
         running.stop(3)
+        until(lambda: [broker["id"] for broker in as_json("show")["brokers"] if broker["fenced"]] == [3])
         assert ottla("unregister", "3") == "broker 3 is no longer registered\n"
         until(lambda: registered(running.bootstrap) == ["1", "2"])
         assert "(BROKER_ID_NOT_REGISTERED)" in ottla("unregister", "77", code=1)

@@ -153,6 +153,7 @@ def test_json_in_and_out_is_a_copy(broker, topic):
         (["--from-beginning", "--no-follow"], range(10)),
         (["--offset", "7", "--no-follow"], [7, 8, 9]),
         (["--offset", "-2", "--no-follow"], [8, 9]),
+        (["--offset", "-99", "--no-follow"], range(10)),
         (["--offset", "2", "--to-offset", "5"], [2, 3, 4]),
         (["--from-beginning", "--max-messages", "3"], [0, 1, 2]),
         (["--since", "1700000005000", "--no-follow"], range(5, 10)),

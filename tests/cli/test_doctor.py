@@ -58,6 +58,19 @@ def test_several_brokers_that_cannot_be_reached(capsys: pytest.CaptureFixture[st
     assert found["partitions"]["state"] == "ok"
 
 
+def test_most_voters_are_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said once and in words, not as a request that got no answer, and the rest is still told."""
+    with cluster(3) as running:
+        leader = running.controller()  # goes last, or the two that are left agree on another
+        gone, _ = (node_id for node_id in running.nodes if node_id != leader)
+        running.kill(gone)
+        running.kill(leader)
+        found = findings(capsys, "-b", running.bootstrap)
+    quorum = found["metadata quorum"]
+    assert quorum["state"] == "wrong" and "start the nodes that are controllers" in quorum["advice"]
+    assert "clock" not in found and found["partitions"]["state"] == "ok"
+
+
 @pytest.mark.parametrize(("seconds", "state", "code"), [(30, "warning", 0), (-3600, "wrong", 1)])
 def test_clocks_apart(capsys: pytest.CaptureFixture[str], seconds: float, state: str, code: int) -> None:
     with broker(in_process=True) as running:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from ottla.cli.mistakes import Mistake, explain
-from ottla.cli.options import moment_ms, pairs
+from ottla.cli.options import BOOTSTRAP, BOOTSTRAP_VARIABLE, add_bootstrap, moment_ms, pairs
 from ottla.cli.text import data_of, header_name, shown, table
 from ottla.wire.errors import Error, KafkaError
 
@@ -32,6 +34,25 @@ def test_times(text, expected):
 def test_what_is_no_time(text):
     with pytest.raises(Mistake, match="is not a time"):
         moment_ms(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "expected"),
+    [
+        (None, [], BOOTSTRAP),
+        ("", [], BOOTSTRAP),
+        ("there:1", [], "there:1"),
+        ("there:1", ["-b", "elsewhere:2"], "elsewhere:2"),
+    ],
+)
+def test_the_broker_to_begin_with(monkeypatch, variable, words, expected):
+    """The example of a pipeline reads the same variable: what is written for it goes to the broker it is read from."""
+    monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(BOOTSTRAP_VARIABLE, variable)
+    parser = argparse.ArgumentParser()
+    add_bootstrap(parser)
+    assert parser.parse_args(words).bootstrap_server == expected
 
 
 def test_pairs():

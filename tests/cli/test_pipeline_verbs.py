@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from harness import HOST, free_port
 from ottla.cli import pipeline
 from ottla.cli.main import main
 from ottla.pipeline import needs
-from ottla.pipeline.files import checking
+from ottla.pipeline.files import checking, status
 from ottla.pipeline.files.spec import read_file
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
@@ -85,30 +87,53 @@ def test_status_and_stop_of_one_that_does_not_run(file, capsys):
     assert capsys.readouterr().out == "it does not run\n"
 
 
-def test_status_of_one_that_ran(file, capsys):
-    from ottla.pipeline.files import status
-
-    query = {
+def query(**more: object) -> dict[str, object]:
+    return {
         "name": "first.counts",
         "into": "topic x",
         "state": "running",
         "batch": 3,
         "rows": 10,
+        "late": 4,
         "rows_per_second": 2.5,
         "lag": None,
         "batch_seconds": 0.5,
         "restarts": 1,
         "error": "broker gone",
+        **more,
     }
+
+
+def test_status_of_one_that_ran(file, capsys):
     directory = file.parent / ".ottla" / "first"
     directory.mkdir(parents=True)
-    status.write(directory, {"name": "first", "at": 1_700_000_000, "queries": [query]})
+    status.write(directory, {"name": "first", "at": 1_700_000_000, "queries": [query()]})
     assert main(["pipeline", "status", "pipeline.yml"]) == 0
     out = capsys.readouterr().out
     assert "first does not run; it did until" in out
     assert "stopped" in out and "first.counts: broker gone" in out
     assert main(["pipeline", "status", "pipeline.yml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["running"] is False
+
+
+def test_status_of_one_that_runs(file, capsys):
+    """While it starts, nothing is said of the run before it; before a micro-batch has ended, nothing of one."""
+
+    def told() -> str:
+        assert main(["pipeline", "status", "pipeline.yml"]) == 0
+        return capsys.readouterr().out
+
+    directory = file.parent / ".ottla" / "first"
+    with status.running(directory):
+        status.write(directory, {"name": "first", "at": time.time() - 3600, "queries": [query()]})
+        assert told() == f"it starts, as process {os.getpid()}\n"
+        status.write(directory, {"name": "first", "at": time.time() + 3600, "queries": [query(batch=None, error="")]})
+        first, _, row = told().splitlines()
+        assert first == f"first runs as process {os.getpid()}"
+        assert row.split() == ["first.counts", "running", "10", "4", "1"]
+        os.utime(directory / status.LOCK, (0, 0))
+        status.write(directory, {"name": "first", "at": 1_700_000_000, "queries": [query()]})
+        assert f"first runs as process {os.getpid()}, which has told nothing since " in told()
 
 
 def test_without_the_extra_it_says_what_to_install(file, monkeypatch, capsys):

@@ -1,10 +1,16 @@
-"""Times and lengths of time as people and Java write them."""
+"""Where the offsets of a group are set to: times as people and Java write them, and what a log can offer."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
 import pytest
 
-from ottla.cli.resetting import Unreadable, duration_ms, moment_ms
+from ottla.cli.resetting import Unreadable, Way, duration_ms, moment_ms, new_offsets
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, Offset, TopicPartition
+from ottla.client.commits import Committed
 
 
 def test_durations() -> None:
@@ -26,3 +32,36 @@ def test_moments() -> None:
         moment_ms("2023-11-14")
     with pytest.raises(Unreadable, match="Unparseable date"):
         moment_ms("2023-31-14T00:00:00")
+
+
+class Kept:
+    """A cluster that has offsets 5 to 8 of every partition, all of them old."""
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Offset]:
+        found = {EARLIEST: 5, LATEST: 9}
+        return {where: Offset(found.get(mark, -1), -1) for where, mark in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    ("way", "offset", "said"),
+    [
+        (
+            Way("offset", 3),
+            5,
+            "New offset (3) is lower than earliest offset for topic partition t-0. Value will be set to 5",
+        ),
+        (
+            Way("shift", 20),
+            9,
+            "New offset (27) is higher than latest offset for topic partition t-0. Value will be set to 9",
+        ),
+        (Way("shift", -1), 6, None),
+        (Way("time", 1), 9, "Partition 0 from topic t is empty. Falling back to latest known offset."),
+        (Way("current"), 7, None),
+    ],
+)
+def test_no_offset_is_set_that_a_log_does_not_have(way: Way, offset: int, said: str | None) -> None:
+    """In the words of Kafka's tool."""
+    where, told, cluster = TopicPartition("t", 0), list[str](), cast(Cluster, Kept())
+    found = asyncio.run(new_offsets(cluster, way, [where], {where: Committed(7)}, told.append))
+    assert (found, told) == ({where: offset}, [said] if said else [])

@@ -36,7 +36,7 @@ import sys
 from ottla.cli import supervisor
 kinds = sys.argv[2:]
 children = [(n, kind == "controller", [sys.executable, "-c", sys.argv[1], kind]) for n, kind in enumerate(kinds, 1)]
-sys.exit(supervisor.run(children, "all are there", lambda n: print(f"mended {n}", file=sys.stderr), as_json=False))
+sys.exit(supervisor.run(children, "all are there", lambda n: True, as_json=False))
 """
 
 Start = Callable[..., "Supervised"]
@@ -99,6 +99,7 @@ def test_one_word_stops_all_and_brokers_go_first(start: Start) -> None:
     pids = several.pids(3)
     several.until("cluster .* all are there")
     several.process.send_signal(signal.SIGINT)
+    several.until("cluster .* the nodes stop")
     order = [int(several.until(r"node (\d)  \| told to stop")[1]) for _ in range(3)]
     assert order[0] == 2 and sorted(order) == [1, 2, 3]
     assert several.process.wait(30) == 0
@@ -111,6 +112,7 @@ def test_who_crashes_is_started_again_and_that_is_said(start: Start) -> None:
     several.until("all are there")
     os.kill(pids[1], signal.SIGKILL)
     several.until(r"cluster .* ended \(SIGKILL\): it is started again in 0.5 s")
+    several.until("cluster .* node . has an empty disk: it begins anew")
     assert several.pids(1) not in ([pids[0]], [pids[1]])
 
 

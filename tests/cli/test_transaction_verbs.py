@@ -159,6 +159,12 @@ def test_one_that_waits_for_an_outside_coordinator(address: str) -> None:
             await hand.write("orders", 0, timestamp=LONG_AGO_MS)
 
     asyncio.run(prepare())
+    assert {each["transactional_id"]: each["two_phase"] for each in as_json(address, "list --state ongoing")} == {
+        "live": False,
+        "prepared": True,
+    }
+    lines = said(address, "list").splitlines()[1:]
+    assert [line.split()[0] for line in lines if "Ongoing, two-phase" in line] == ["prepared"]
     (described,) = as_json(address, "describe prepared")
     assert (described["state"], described["two_phase"]) == ("Ongoing", True)
     assert "no timeout, an outside coordinator ends it" in said(address, "describe prepared")

@@ -112,7 +112,7 @@ def test_limits_and_passwords(ottla: Ottla) -> None:
 def test_cluster(ottla: Ottla, topic: str) -> None:
     shown = json.loads(ottla("cluster", "show", "--json"))
     assert shown["brokers"][0]["id"] == 1 and shown["features"]["metadata.version"] == 30
-    assert f"cluster {shown['cluster_id']}  controller 1" in ottla("cluster", "show")
+    assert f"cluster {shown['cluster_id']}  requests for the controller go to broker 1" in ottla("cluster", "show")
     quorum = json.loads(ottla("cluster", "quorum", "--json"))
     assert quorum["members"] == [{"id": 1, "role": "voter", "end": quorum["members"][0]["end"], "behind": 0}]
     (disk,) = json.loads(ottla("cluster", "disks", "--json"))
@@ -202,6 +202,8 @@ def test_completion_knows_every_verb(ottla: Ottla, tmp_path: Path) -> None:
     assert completed("ottla", "top") == ["topic"]
     assert completed("ottla", "topic", "cr") == ["create"]
     assert completed("ottla", "topic", "create", "--part") == ["--partitions"]
+    assert completed("ottla", "cluster", "features", "up") == ["upgrade"]
+    assert completed("ottla", "cluster", "features", "upgrade", "x=1", "--re") == ["--release"]
     assert set(VERBS) <= set(completed("ottla", "''"))
     for shell in ("zsh", "fish"):
         text = ottla("completion", shell, connects=False)
@@ -234,6 +236,8 @@ def test_fish_completes(ottla: Ottla, tmp_path: Path) -> None:
     assert completed("ottla transac") == ["transaction"]
     assert completed("ottla topic cr") == ["create"]
     assert completed("ottla topic create --part") == ["--partitions"]
+    assert completed("ottla cluster features up") == ["upgrade"]
+    assert completed("ottla cluster features upgrade --re") == ["--release"]
 
 
 def test_zsh_completes(ottla: Ottla, tmp_path: Path) -> None:
@@ -254,6 +258,8 @@ def test_zsh_completes(ottla: Ottla, tmp_path: Path) -> None:
     assert offered("ottla") == list(VERBS)
     assert {"create", "describe"} <= set(offered("ottla", "topic"))
     assert "--partitions" in offered("ottla", "topic", "create")
+    assert "upgrade" in offered("ottla", "cluster", "features")
+    assert "--release" in offered("ottla", "cluster", "features", "upgrade", "x=1")
 
 
 def test_typing_errors(ottla: Ottla) -> None:
@@ -261,12 +267,24 @@ def test_typing_errors(ottla: Ottla) -> None:
     assert "did you mean 'describe'?" in ottla("topic", "describ", code=2, connects=False)
     trim = ottla("offsets", "trim", "t", "--befroe", "3", code=2, connects=False)
     assert "required: --before; there is no --befroe: did you mean '--before'?" in trim
-    reset = ottla("group", "reset", "g", "--topic", "t", "--to-earliest", code=2, connects=False)
-    assert reset.endswith("--shift is required; there is no --to-earliest\n")
+    for typed, meant in (
+        ("--to-latest", "--to"),
+        ("--to-datetime", "--to"),
+        ("--shift-by", "--shift"),
+        ("--to-ofset", "--to-offset"),
+    ):
+        reset = ottla("group", "reset", "g", "--topic", "t", typed, code=2, connects=False)
+        assert reset.endswith(f"--shift is required; there is no {typed}: did you mean {meant!r}?\n")
     assert ottla("offsets", "trim", "t", "--js", code=2, connects=False).endswith("required: --before\n")
     assert "did you mean '--partitions'?" in ottla(
         "topic", "create", "x", "--partition", "1", "--parttions", "3", code=2, connects=False
     )
+
+
+def test_an_option_of_another_action(ottla: Ottla) -> None:
+    """It is told where it belongs, and not offered as its own correction."""
+    said = ottla("group", "delete", "g", "--topic", "t", code=2, connects=False)
+    assert said.endswith("unrecognized arguments: --topic t: that is for reset and delete-offsets\n")
 
 
 def test_names_that_are_nearly_right(ottla: Ottla, topic: str) -> None:

@@ -1,10 +1,11 @@
-"""ottla cluster show | versions | quorum | disks | elect | unregister"""
+"""ottla cluster show | versions | features | quorum | disks | elect | unregister"""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli import features
 from ottla.cli.options import add_action, cluster_of
 from ottla.cli.text import compact, table
 
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     from ottla.client.cluster import Cluster
 
 EXAMPLES = """examples:
-  ottla cluster show                     the cluster's id, its brokers, controllers and features
+  ottla cluster show                     the cluster's id, its brokers, fenced ones too, and its features
   ottla cluster versions --json          which versions of each API every broker speaks
+  ottla cluster features                 levels of features: what they are, and what they may become
+  ottla cluster features upgrade group.version=1
   ottla cluster quorum                   who holds the metadata, and how far they are
   ottla cluster disks                    how much lies in which data directory
   ottla cluster elect --topic orders     lets the preferred replicas lead again
@@ -32,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, what in WHAT.items():
         add_action(actions, name, what, f"ottla cluster {name}")
+    features.arguments(actions)
     elect = add_action(
         actions, "elect", "let preferred replicas lead again, or any that lives", "ottla cluster elect --topic orders"
     )
@@ -47,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     actions = {"show": _show, "versions": _versions, "quorum": _quorum, "disks": _disks}
-    changes = {"elect": _elect, "unregister": _unregister}
+    changes = {"features": features.run, "elect": _elect, "unregister": _unregister}
 
     async def connected() -> tuple[Any, str]:
         async with cluster_of(args) as cluster:
@@ -57,18 +61,18 @@ def run(args: argparse.Namespace) -> int:
 
     data, text = asyncio.run(connected())
     print(compact(data).decode() if args.json else text)
-    return 1 if args.action == "elect" and any(each["error"] for each in data) else 0
+    return 1 if args.action in ("features", "elect") and any(each.get("error") for each in data) else 0
 
 
 async def _show(cluster: Cluster) -> tuple[Any, str]:
     from ottla.cli.kafka.asking import ask
+    from ottla.cli.kafka.features import features_of
     from ottla.client.connection import check
-    from ottla.wire.messages.cluster import ApiVersionsRequest, DescribeClusterRequest
+    from ottla.wire.messages.cluster import DescribeClusterRequest
 
-    answer = await ask(cluster, DescribeClusterRequest())
+    answer = await ask(cluster, DescribeClusterRequest(include_fenced_brokers=True))
     check(answer.error_code, answer.error_message)
-    versions = await ask(cluster, ApiVersionsRequest(client_software_name="ottla", client_software_version="0"))
-    features = {each.name: each.max_version_level for each in versions.finalized_features}
+    levels = {each.name: each.level for each in await features_of(cluster) if each.level}
     brokers = [
         {"id": each.broker_id, "host": each.host, "port": each.port, "rack": each.rack, "fenced": each.is_fenced}
         for each in sorted(answer.brokers, key=lambda each: each.broker_id)
@@ -77,15 +81,16 @@ async def _show(cluster: Cluster) -> tuple[Any, str]:
         "cluster_id": answer.cluster_id,
         "controller": answer.controller_id,
         "brokers": brokers,
-        "features": features,
+        "features": levels,
     }
     rows: list[tuple[object, ...]] = [("  broker", "address", "rack", "")]
     rows += [
         (f"  {b['id']}", f"{b['host']}:{b['port']}", b["rack"] or "-", "fenced" if b["fenced"] else "") for b in brokers
     ]
-    levels: list[tuple[object, ...]] = [(f"  {name}", level) for name, level in sorted(features.items())]
-    head = f"cluster {answer.cluster_id}  controller {answer.controller_id}"
-    return data, "\n".join([head, table(rows), "features", table(levels) if levels else "  none"])
+    agreed: list[tuple[object, ...]] = [(f"  {name}", level) for name, level in levels.items()]
+    # It need not be a controller itself: any broker passes on what is meant for one, and `quorum` shows who leads.
+    head = f"cluster {answer.cluster_id}  requests for the controller go to broker {answer.controller_id}"
+    return data, "\n".join([head, table(rows), "features", table(agreed) if agreed else "  none"])
 
 
 async def _versions(cluster: Cluster) -> tuple[Any, str]:

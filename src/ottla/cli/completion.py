@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from importlib import import_module
 from typing import NamedTuple
 
@@ -54,32 +55,30 @@ def _word(name: str, what: str, parser: argparse.ArgumentParser) -> Word:
     return Word(name, what, options, actions)
 
 
-def _follows(verb: Word) -> str:
-    return " ".join([*(action.name for action in verb.actions), *verb.options])
+def _follows(word: Word) -> str:
+    return " ".join([*(action.name for action in word.actions), *word.options])
+
+
+def _places(words: list[Word], above: str = "") -> Iterator[tuple[str, Word]]:
+    """Every word after which something may be typed, by all that stands before the cursor then; the longer ones first."""
+    for word in words:
+        place = f"{above}{word.name} "
+        yield from _places(word.actions, place)
+        if word.options or word.actions:
+            yield place, word
 
 
 def _bash(verbs: list[Word]) -> str:
-    cases = []
-    for verb in verbs:
-        for action in verb.actions:
-            if action.options:
-                cases.append(f'    "{verb.name} {action.name}") words="{" ".join(action.options)}" ;;')
-        cases.append(f'    "{verb.name} "*) words="{_follows(verb)}" ;;')
     names = " ".join(verb.name for verb in verbs)
-    lines = "\n".join(cases)
+    lines = "\n".join(f'    "{place}"*) words="{_follows(word)}" ;;' for place, word in _places(verbs))
     return f"""\
 # bash completion for ottla
 _ottla() {{
-  local cur="${{COMP_WORDS[COMP_CWORD]}}" words
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    words="{names} --help --version"
-  else
-    local place="${{COMP_WORDS[1]}} "
-    [ "$COMP_CWORD" -gt 2 ] && place="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}"
-    case "$place" in
+  local cur="${{COMP_WORDS[COMP_CWORD]}}" place="${{COMP_WORDS[*]:1:COMP_CWORD-1}} " words
+  case "$place" in
+    " ") words="{names} --help --version" ;;
 {lines}
-    esac
-  fi
+  esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
   [ ${{#COMPREPLY[@]}} -eq 0 ] && COMPREPLY=($(compgen -f -- "$cur"))
 }}
@@ -89,13 +88,7 @@ complete -o filenames -F _ottla ottla
 
 def _zsh(verbs: list[Word]) -> str:
     described = "\n".join(f"    '{verb.name}:{_quoted(verb.what)}'" for verb in verbs)
-    cases = []
-    for verb in verbs:
-        for action in verb.actions:
-            if action.options:
-                cases.append(f"    '{verb.name} {action.name}') follow=({' '.join(action.options)}) ;;")
-        cases.append(f"    '{verb.name} '*) follow=({_follows(verb)}) ;;")
-    lines = "\n".join(cases)
+    lines = "\n".join(f"    '{place}'*) follow=({_follows(word)}) ;;" for place, word in _places(verbs))
     return f"""\
 #compdef ottla
 _ottla() {{
@@ -107,8 +100,7 @@ _ottla() {{
     _describe 'verb' verbs
     return
   fi
-  local place="${{words[2]}} "
-  (( CURRENT > 3 )) && place="${{words[2]}} ${{words[3]}}"
+  local place="${{words[2,CURRENT-1]}} "
   case "$place" in
 {lines}
   esac
@@ -123,15 +115,18 @@ def _fish(verbs: list[Word]) -> str:
     lines = ["# fish completion for ottla", "complete -c ottla -f"]
     for verb in verbs:
         lines.append(f"complete -c ottla -n __fish_use_subcommand -a {verb.name} -d '{_quoted(verb.what)}'")
-        inside = f"__fish_seen_subcommand_from {verb.name}"
-        lines += [f"complete -c ottla -n '{inside}' -l {option[2:]}" for option in verb.options]
-        names = " ".join(action.name for action in verb.actions)
-        for action in verb.actions:
-            first = f"{inside}; and not __fish_seen_subcommand_from {names}"
-            lines.append(f"complete -c ottla -n '{first}' -a {action.name} -d '{_quoted(action.what)}'")
-            within = f"{inside}; and __fish_seen_subcommand_from {action.name}"
-            lines += [f"complete -c ottla -n '{within}' -l {option[2:]}" for option in action.options]
+        lines += _fish_below(verb, f"__fish_seen_subcommand_from {verb.name}")
     return "\n".join(lines) + "\n"
+
+
+def _fish_below(word: Word, inside: str) -> list[str]:
+    lines = [f"complete -c ottla -n '{inside}' -l {option[2:]}" for option in word.options]
+    names = " ".join(action.name for action in word.actions)
+    for action in word.actions:
+        first = f"{inside}; and not __fish_seen_subcommand_from {names}"
+        lines.append(f"complete -c ottla -n '{first}' -a {action.name} -d '{_quoted(action.what)}'")
+        lines += _fish_below(action, f"{inside}; and __fish_seen_subcommand_from {action.name}")
+    return lines
 
 
 def _quoted(text: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from ottla.client.cluster import Cluster
+    from ottla.wire.messages.voters import DescribeQuorumResponse
 
 EXAMPLES = """examples:
   ottla doctor                                     the broker at localhost:9092, and this machine
@@ -29,6 +30,8 @@ Exit codes: 0 nothing is wrong (there may be warnings), 1 something is."""
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 MARKS = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), WRONG: ("WRONG", "red")}
 CONNECT_SECONDS = 3.0
+# A broker asks for the leader of the quorum for longer; one that is there answers at once.
+QUORUM_S = 10.0
 # Two files per segment and index, a socket per client: a busy node has thousands of each.
 FILES_WANTED, FILES_NEEDED = 65536, 1024
 FREE_SHARE_WANTED, FREE_BYTES_NEEDED = 0.10, 1 << 30
@@ -198,8 +201,7 @@ async def _broker(args: argparse.Namespace) -> list[Finding]:
             checks: list[Callable[[Cluster], Awaitable[list[Finding]]]] = [
                 _protocol,
                 _advertised,
-                _clock,
-                _controllers,
+                _metadata_quorum,
                 _internal_topics,
                 _partitions,
                 _disks,
@@ -253,38 +255,51 @@ async def _advertised(cluster: Cluster) -> list[Finding]:
             found.append(Finding(about, OK, f"{broker.host}:{broker.port} can be reached from here"))
             continue
         advice = (
-            f"clients here are sent to {broker.host}:{broker.port}; set advertised.listeners=PLAINTEXT://HOST:PORT "
-            "of that broker to an address that this machine can reach, and start it again"
+            f"clients here are sent to {broker.host}:{broker.port}; start that broker if it does not run, else set its "
+            "advertised.listeners=PLAINTEXT://HOST:PORT to an address that this machine can reach, and start it again"
         )
         found.append(Finding(about, WRONG, f"{broker.host}:{broker.port}: {probe.found}", advice))
     return found
 
 
-async def _clock(cluster: Cluster) -> list[Finding]:
-    """The leader of the quorum tells its own time as the moment at which it last caught up with itself."""
+async def _metadata_quorum(cluster: Cluster) -> list[Finding]:
+    """Without most of its voters nothing can be decided, and whoever asks waits in vain."""
+    import asyncio
+
     from ottla.cli.kafka.metadata_quorum import quorum_of
 
     before = time.time() * 1000
-    partition = (await quorum_of(cluster)).topics[0].partitions[0]
+    try:
+        quorum = await asyncio.wait_for(quorum_of(cluster), QUORUM_S)
+    except TimeoutError:
+        advice = (
+            "start the nodes that are controllers, until most of them run: before that nothing can be decided, and there are "
+            "no new topics and no new leaders"
+        )
+        return [Finding("metadata quorum", WRONG, f"nobody who leads it answers within {QUORUM_S:g} s", advice)]
     after = time.time() * 1000
+    return [_clock(quorum, before, after), *await _controllers(cluster, quorum)]
+
+
+def _clock(quorum: DescribeQuorumResponse, before: float, after: float) -> Finding:
+    """The leader of the quorum tells its own time as the moment at which it last caught up with itself."""
+    partition = quorum.topics[0].partitions[0]
     leader = next((v for v in partition.current_voters if v.replica_id == partition.leader_id), None)
     if leader is None or leader.last_caught_up_timestamp < 0:
-        return [Finding("clock", WARNING, "the broker does not tell its time")]
+        return Finding("clock", WARNING, "the broker does not tell its time")
     skew = max(0.0, before - leader.last_caught_up_timestamp, leader.last_caught_up_timestamp - after)
     if skew <= SKEW_MS_WANTED:
-        return [Finding("clock", OK, "this machine and the broker agree")]
+        return Finding("clock", OK, "this machine and the broker agree")
     state = WARNING if skew <= SKEW_MS_MAX else WRONG
     advice = "run a time service (chrony, systemd-timesyncd) on both: retention and look-ups by time go by these clocks"
-    return [Finding("clock", state, f"this machine and the broker are {skew / 1000:.1f} s apart", advice)]
+    return Finding("clock", state, f"this machine and the broker are {skew / 1000:.1f} s apart", advice)
 
 
-async def _controllers(cluster: Cluster) -> list[Finding]:
+async def _controllers(cluster: Cluster, quorum: DescribeQuorumResponse) -> list[Finding]:
     """A controller whose port was taken may have gone to another one, where nobody who knows its settings looks for it."""
-    from ottla.cli.kafka.metadata_quorum import quorum_of
-
     found = []
     brokers = await _brokers(cluster)
-    for node in (await quorum_of(cluster)).nodes:
+    for node in quorum.nodes:
         if node.node_id not in brokers:
             continue
         try:
@@ -363,7 +378,7 @@ def _counted(brokers: int) -> str:
 
 
 def _too_many(told: str, setting: str, what: str, brokers: int) -> Finding:
-    advice = f"set {setting}={brokers} in the settings of the brokers and start them again, or start more brokers"
+    advice = f"start more brokers, or set {setting}={brokers} in the settings of those there are and start them again"
     return Finding(f"{what}s", WRONG, f"{told}, and {_counted(brokers)}: no {what} can begin", advice)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.cli.colour import coloured
 from ottla.cli.mistakes import Mistake, meant
 from ottla.cli.options import add_action, cluster_of, moment_ms
-from ottla.cli.text import compact, table
+from ottla.cli.text import compact, say, table
 
 if TYPE_CHECKING:
     from ottla.cli.resetting import Way
@@ -55,7 +55,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     reset.add_argument("--execute", action="store_true", help="do it; without this the plan is only shown")
     delete = add_action(actions, "delete", "forget groups and their offsets", "ottla group delete billing")
     delete.add_argument("names", nargs="+", metavar="GROUP")
-    delete.add_argument("-t", "--topic", action="append", metavar="TOPIC[:0,1]", help="only the offsets of this topic")
     forget = add_action(
         actions,
         "delete-offsets",
@@ -343,21 +342,14 @@ async def _delete(groups: GroupAdmin, args: argparse.Namespace) -> int:
     failed = 0
     for name in args.names:
         try:
-            await (_forget_topics(groups, name, args.topic) if args.topic else groups.delete(name))
-            _say(args, {"group": name, "deleted": True}, f"deleted {name}")
+            await groups.delete(name)
+            say(args, {"group": name, "deleted": True}, f"deleted {name}")
         except KafkaError as error:
             failed += 1
             await note_group(groups, error, name)
             wrong = f"{name}: {error.message}{meant(error)} ({error.error.name})"
-            _say(args, {"group": name, "deleted": False, "error": error.error.name}, wrong)
+            say(args, {"group": name, "deleted": False, "error": error.error.name}, wrong)
     return 1 if failed else 0
-
-
-async def _forget_topics(groups: GroupAdmin, name: str, topics: list[str]) -> None:
-    wanted = [where for text in topics for where in await partitions_of(groups.cluster, text)]
-    for error in (await groups.delete_offsets(name, wanted)).values():
-        if error is not None:
-            raise error
 
 
 async def _delete_offsets(groups: GroupAdmin, args: argparse.Namespace) -> int:
@@ -378,7 +370,3 @@ async def _delete_offsets(groups: GroupAdmin, args: argparse.Namespace) -> int:
         ]
         _print_table(("topic", "partition", ""), rows)
     return 1 if any(error is not None for _, error in fates) else 0
-
-
-def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:
-    print(compact(as_json).decode() if args.json else text)

@@ -34,7 +34,7 @@ VERBS = {
     "perf": "measure how fast records go in and out",
     "pipeline": "run Spark over topics: sources, steps and sinks from a file",
     "log": "look into the files of a data directory, and check them",
-    "cluster": "show brokers, versions, features, quorum and disk space; elect leaders, forget brokers",
+    "cluster": "show brokers, versions, features, quorum and disk space; change features, elect leaders, forget brokers",
     "doctor": "find out what is wrong between this machine and a broker, and what to do",
     "completion": "print a script that lets your shell complete these commands",
 }

@@ -21,7 +21,7 @@ def explain(error: Exception) -> str | None:
         return f"there is no topic {error.topic!r}{see} `ottla topic list`, or `ottla topic create {error.topic}`"
     if isinstance(error, KafkaError):
         hint = ": `ottla doctor` says why" if error.error is Error.COORDINATOR_NOT_AVAILABLE else ""
-        return f"{_one_line(error.message)}{meant(error)}{hint} ({error.error.name})"
+        return f"{_sentence(error.message, meant(error) + hint)} ({error.error.name})"
     if isinstance(error, OSError):
         return _explain_system(error)
     return None
@@ -38,6 +38,12 @@ def _explain_system(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"no permission to read {error.filename}"
     return _one_line(error)
+
+
+def _sentence(text: str, rest: str) -> str:
+    """A full stop gives way to what is said behind it."""
+    line = _one_line(text)
+    return f"{line.removesuffix('.')}{rest}" if rest else line
 
 
 def _one_line(text: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,21 @@ if TYPE_CHECKING:
     from ottla.client.cluster import Cluster
 
 BOOTSTRAP = "localhost:9092"
+# As in the example of a pipeline and the cells of the documentation: one setting for all that is tried in one shell.
+BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP"
 # How long a person waits for what may pass by itself, such as an election.
 BUDGET_SECONDS = 10.0
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 RELATIVE = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 
 
-def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+def add_bootstrap(parser: argparse.ArgumentParser, default: str = "") -> None:
     parser.add_argument(
         "-b",
         "--bootstrap-server",
-        default=BOOTSTRAP,
+        default=default or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP,
         metavar="HOST:PORT",
-        help=f"a broker to begin with, or several with commas between them (default {BOOTSTRAP})",
+        help=f"a broker to begin with, or several with commas between them (${BOOTSTRAP_VARIABLE}, or {BOOTSTRAP})",
     )
 
 
@@ -60,6 +63,14 @@ def add_action(actions: Any, name: str, what: str, example: str) -> argparse.Arg
     parser = add_bare_action(actions, name, what, example)
     add_bootstrap(parser)
     add_json(parser)
+    return parser
+
+
+def add_action_below(actions: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """One under an action that has the same options: what stands there counts, unless it is said again."""
+    parser = add_bare_action(actions, name, what, example)
+    add_bootstrap(parser, default=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     return parser
 
 

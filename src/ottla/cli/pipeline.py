@@ -39,6 +39,8 @@ It needs PySpark (in a clone: pip install '.[spark]') and Java 17 or later."""
 
 FILE = "pipeline.yml"
 SAMPLE = 20
+# A run tells of itself every second.
+SILENT_S = 10.0
 STOPPING = (
     "stopping: each query finishes its micro-batch, up to {:g} s; Ctrl-C again ends now, and loses nothing either"
 )
@@ -326,19 +328,19 @@ def _status(args: argparse.Namespace) -> int:
     from ottla.pipeline.files import status
 
     directory = _spec(args).state_directory
-    found, pid = status.read(directory), status.pid(directory)
+    pid = status.pid(directory)
+    found = status.read(directory) if pid is None else status.read_now(directory)
     if args.json:
         print(json.dumps({**found, "running": pid is not None, "pid": pid}))
         return 0
     if not found:
         print(f"it {'starts, as process ' + str(pid) if pid else 'has not run yet'}")
         return 0
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["at"]))
-    print(f"{found['name']} runs as process {pid}" if pid else f"{found['name']} does not run; it did until {when}")
+    print(f"{found['name']} {_since_when(found['at'], pid)}")
     rows = [_status_row(query, running=pid is not None) for query in found["queries"]]
-    first, *rest = table([("query", "state", "rows/s", "lag", "batch", "seconds", "rows", "restarts"), *rows]).split(
-        "\n"
-    )
+    first, *rest = table(
+        [("query", "state", "rows/s", "lag", "batch", "seconds", "rows", "late", "restarts"), *rows]
+    ).split("\n")
     print("\n".join([coloured(first, "bold"), *rest]))
     for query in found["queries"]:
         if query["error"]:
@@ -346,12 +348,31 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _since_when(told_at: float, pid: int | None) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told_at))
+    if pid is None:
+        return f"does not run; it did until {when}"
+    silent = time.time() - told_at > SILENT_S
+    return f"runs as process {pid}" + (f", which has told nothing since {when}" if silent else "")
+
+
 def _status_row(query: dict[str, Any], running: bool) -> tuple[object, ...]:
     state = query["state"] if running or query["state"] in ("failed", "done") else "stopped"
     lag = "" if query["lag"] is None else query["lag"]
-    speed = f"{query['rows_per_second']:.0f}"
-    took = f"{query['batch_seconds']:.1f}"
-    return query["name"], state, speed, lag, query["batch"], took, query["rows"], query["restarts"]
+    if query["batch"] is None:
+        return query["name"], state, "", lag, "", "", query["rows"], query.get("late", 0), query["restarts"]
+    speed, took = f"{query['rows_per_second']:.0f}", f"{query['batch_seconds']:.1f}"
+    return (
+        query["name"],
+        state,
+        speed,
+        lag,
+        query["batch"],
+        took,
+        query["rows"],
+        query.get("late", 0),
+        query["restarts"],
+    )
 
 
 def _stop(args: argparse.Namespace) -> int:

@@ -93,11 +93,12 @@ def prepare(wish: Wish) -> list[Member]:
     return [Member(n, _address(wish, n), _file(wish, n), n in cluster.controllers) for n in configs]
 
 
-def mend(wish: Wish, node_id: int) -> None:
-    """A node is started again beside the others. If its disk was wiped, it gets a directory to begin anew in."""
+def mend(wish: Wish, node_id: int) -> bool:
+    """A node is started again beside the others. Whether its disk was wiped: then it gets a directory to begin anew in."""
     cluster = _read(wish.data)
-    if cluster is not None:
-        _format(cluster, {node_id: BrokerConfig(_settings(wish, cluster, node_id))}, with_voters=False)
+    if cluster is None:
+        return False
+    return _format(cluster, {node_id: BrokerConfig(_settings(wish, cluster, node_id))}, with_voters=False)
 
 
 def check_free(wish: Wish) -> None:
@@ -254,12 +255,13 @@ def _stepped(advertised: str, node_id: int) -> str:
 # --- directories
 
 
-def _format(cluster: Cluster, configs: Mapping[int, BrokerConfig], *, with_voters: bool) -> None:
+def _format(cluster: Cluster, configs: Mapping[int, BrokerConfig], *, with_voters: bool) -> bool:
     """Directories that are not formatted yet: with the voters at the very first, and later (another broker, or a disk that
-    was wiped) without, because a node that has lost its memory must not vote as if it had not: it joins anew."""
+    was wiped) without, because a node that has lost its memory must not vote as if it had not: it joins anew. Whether
+    there were any."""
     empty = {n: config for n, config in configs.items() if not os.path.exists(f"{config.log_dirs[0]}/meta.properties")}
     if not empty:
-        return
+        return False
     from ottla.cli.kafka import formatting, releases
     from ottla.raft.quorum import Address, Voter, VoterSet
     from ottla.wire.ids import random_id
@@ -276,6 +278,7 @@ def _format(cluster: Cluster, configs: Mapping[int, BrokerConfig], *, with_voter
     for config in empty.values():
         for _ in formatting.perform(config, plan, ignore_formatted=True):
             pass
+    return True
 
 
 def _file(wish: Wish, node_id: int) -> Path:

@@ -38,8 +38,8 @@ READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 1 << 16
 SUPERVISOR = "cluster"
 
-# Given the id of a node that is to be started again.
-Mend = Callable[[int], None]
+# Given the id of a node that is to be started again; whether it begins anew, on an empty disk.
+Mend = Callable[[int], bool]
 
 
 # --- the side of a node
@@ -283,7 +283,8 @@ class Supervisor:
 
     def _try_again(self, child: Child) -> None:
         try:
-            self._mend(child.node_id)
+            if self._mend(child.node_id):
+                self._output.say(f"{child.name} has an empty disk: it begins anew, with copies from the others", "warn")
         except OSError as error:
             self._output.say(f"{child.name} has no disk: {error}; next try in {child.postpone():g} s", "error")
         else:
@@ -307,6 +308,8 @@ class Supervisor:
 
     def _ask(self, children: Sequence[Child]) -> None:
         """Ask those to stop whose turn it is, once."""
+        if not self._asked:
+            self._output.say("the nodes stop, in good order; told again, they are killed")
         for child in children:
             if child not in self._asked:
                 self._asked.append(child)

@@ -6,9 +6,11 @@ null. What `consume` prints, `produce --json` reads: text, null, {"base64": ...}
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import json
+import sys
 from typing import Any
 
 from ottla.cli.mistakes import Mistake
@@ -47,6 +49,14 @@ def header_name(name: str) -> str:
 def compact(value: Any) -> bytes:
     """One line of JSON, as UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def say(args: argparse.Namespace, as_json: dict[str, Any], text: str, *, failed: bool = False) -> None:
+    """What became of one thing that was to be done: a line of JSON where --json was given."""
+    if args.json:
+        print(compact(as_json).decode())
+    else:
+        print(text, file=sys.stderr if failed else sys.stdout)
 
 
 def table(rows: list[tuple[object, ...]]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.mistakes import Mistake
 from ottla.cli.options import add_action, cluster_of, pairs
-from ottla.cli.text import compact, table
+from ottla.cli.text import compact, say, table
 from ottla.wire.ids import uuid_text
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ async def _create(admin: Admin, args: argparse.Namespace) -> None:
             )
         except KafkaError as error:
             if error.error is Error.TOPIC_ALREADY_EXISTS and args.if_not_exists:
-                _say(args, {"topic": name, "created": False}, f"{name} exists already")
+                say(args, {"topic": name, "created": False}, f"{name} exists already")
                 continue
             note_settings(error, configs, TOPIC_SETTINGS)
             raise
         counts = {"partitions": made.num_partitions, "replication_factor": made.replication_factor}
         verb = "could create" if args.dry_run else "created"
         text = f"{verb} {name}: partitions {made.num_partitions}, copies {made.replication_factor}"
-        _say(args, {"topic": name, "created": not args.dry_run, "id": uuid_text(made.topic_id), **counts}, text)
+        say(args, {"topic": name, "created": not args.dry_run, "id": uuid_text(made.topic_id), **counts}, text)
 
 
 async def _list(admin: Admin, args: argparse.Namespace) -> None:
@@ -189,7 +189,7 @@ async def _alter(admin: Admin, args: argparse.Namespace) -> None:
             raise
     if args.partitions is not None:
         await admin.create_partitions(name, args.partitions)
-    _say(args, {"topic": name, "altered": True}, f"altered {name}")
+    say(args, {"topic": name, "altered": True}, f"altered {name}")
 
 
 async def _delete(admin: Admin, args: argparse.Namespace) -> None:
@@ -201,10 +201,6 @@ async def _delete(admin: Admin, args: argparse.Namespace) -> None:
         except NoTopic:
             if not args.if_exists:
                 raise
-            _say(args, {"topic": name, "deleted": False}, f"{name} does not exist")
+            say(args, {"topic": name, "deleted": False}, f"{name} does not exist")
         else:
-            _say(args, {"topic": name, "deleted": True}, f"deleted {name}")
-
-
-def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str) -> None:
-    print(compact(as_json).decode() if args.json else text)
+            say(args, {"topic": name, "deleted": True}, f"deleted {name}")

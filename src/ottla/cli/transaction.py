@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,17 @@ from ottla.cli.colour import coloured
 from ottla.cli.group import partitions_of
 from ottla.cli.mistakes import Mistake
 from ottla.cli.options import add_action, cluster_of, duration_ms
-from ottla.cli.text import compact, table
+from ottla.cli.text import compact, say, table
 
 if TYPE_CHECKING:
     from ottla.client.cluster import TopicPartition
-    from ottla.client.transaction_admin import OpenTransaction, ProducerInfo, TransactionAdmin, TransactionInfo
+    from ottla.client.transaction_admin import (
+        OpenTransaction,
+        ProducerInfo,
+        TransactionAdmin,
+        TransactionInfo,
+        TransactionListing,
+    )
 
 EXAMPLES = """examples:
   ottla transaction list --state ongoing --longer-than 5m
@@ -31,8 +36,9 @@ wait for it for ever."""
 # As long as brokers allow a transaction to last by default (transaction.max.timeout.ms).
 LONGEST = "15m"
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence")
+OPEN = "Ongoing"
 # Those in which something is open or not ended everywhere.
-RUNNING = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+RUNNING = (OPEN, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 UNITS_S = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
@@ -118,10 +124,12 @@ async def _list(admin: TransactionAdmin, args: argparse.Namespace) -> int:
     if args.longer_than:
         # Kafka counts those that never began a transaction as very old ones, and those that ended one as still running.
         found = [each for each in found if each.state in RUNNING]
+    waiting = await admin.two_phase(each for each in found if each.state == OPEN)
+    rows = [(each, each.transactional_id in waiting) for each in found]
     if args.json:
-        print(compact([each._asdict() for each in found]).decode())
+        print(compact([each._asdict() | {"two_phase": waits} for each, waits in rows]).decode())
     elif found:
-        _print_table(("transactional id", "state", "producer", "coordinator"), [_listed(*each) for each in found])
+        _print_table(("transactional id", "state", "producer", "coordinator"), [_listed(*row) for row in rows])
     return 0
 
 
@@ -135,8 +143,9 @@ def _state(text: str) -> str:
     return known[text.lower()]
 
 
-def _listed(transactional_id: str, coordinator: int, producer_id: int, state: str) -> tuple[object, ...]:
-    return transactional_id, state, producer_id, coordinator
+def _listed(found: TransactionListing, is_two_phase: bool) -> tuple[object, ...]:
+    state = f"{found.state}, two-phase" if is_two_phase else found.state
+    return found.transactional_id, state, found.producer_id, found.coordinator
 
 
 # describe
@@ -278,7 +287,7 @@ async def _abort_hanging(admin: TransactionAdmin, args: argparse.Namespace) -> i
         what = f"no transaction that began at offset {args.start_offset} is open in {_partition_text(wanted[0])}"
         raise KafkaError(Error.INVALID_TXN_STATE, what)
     await admin.abort(abortion_of(found))
-    _say(args, _producer_json(*found) | {"aborted": True}, f"aborted in {_partition_text(found.where)}")
+    say(args, _producer_json(*found) | {"aborted": True}, f"aborted in {_partition_text(found.where)}")
     return 0
 
 
@@ -297,16 +306,9 @@ async def _abort_live(admin: TransactionAdmin, args: argparse.Namespace) -> int:
                 raise KafkaError(Error.INVALID_TXN_STATE, why)
             await admin.fence(name)
             what = "aborted" if before.state in RUNNING else "nothing was open under"
-            _say(args, {"transactional_id": name, "fenced": True}, f"{what} {name}; its producer is fenced")
+            say(args, {"transactional_id": name, "fenced": True}, f"{what} {name}; its producer is fenced")
         except KafkaError as error:
             failed += 1
             wrong = f"{name}: {error.message} ({error.error.name})"
-            _say(args, {"transactional_id": name, "fenced": False, "error": error.error.name}, wrong, failed=True)
+            say(args, {"transactional_id": name, "fenced": False, "error": error.error.name}, wrong, failed=True)
     return 1 if failed else 0
-
-
-def _say(args: argparse.Namespace, as_json: dict[str, Any], text: str, *, failed: bool = False) -> None:
-    if args.json:
-        print(compact(as_json).decode())
-    else:
-        print(text, file=sys.stderr if failed else sys.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -24,6 +25,14 @@ NAMES = [
     *("kafka-consumer-groups", "kafka-get-offsets", "kafka-delete-records", "kafka-transactions"),
     *("kafka-console-producer", "kafka-console-consumer", "kafka-producer-perf-test", "kafka-consumer-perf-test"),
 ]
+# The rest of bin/*.sh in the archive of Kafka 4.3.
+NOT_HERE = [
+    *("connect-distributed", "connect-mirror-maker", "connect-plugin-path", "connect-standalone", "kafka-acls"),
+    *("kafka-client-metrics", "kafka-console-share-consumer", "kafka-delegation-tokens", "kafka-e2e-latency"),
+    *("kafka-groups", "kafka-jmx", "kafka-replica-verification", "kafka-run-class", "kafka-share-consumer-perf-test"),
+    *("kafka-share-groups", "kafka-streams-application-reset", "kafka-streams-groups", "kafka-verifiable-consumer"),
+    *("kafka-verifiable-producer", "kafka-verifiable-share-consumer", "trogdor"),
+]
 # What takes long to load, and what only those need who talk to a cluster.
 HEAVY = ("asyncio", "ottla.client", "ottla.server", "ottla.sim")
 
@@ -39,6 +48,15 @@ def test_names(name: str) -> None:
     module, _, function = scripts()[f"{name}.sh"].partition(":")
     assert scripts()[name] == f"{module}:{function}"
     assert callable(getattr(import_module(module), function))
+
+
+def test_names_that_are_not_there_are_told() -> None:
+    """FTM-05: with what is to be used instead."""
+    page = (TREE / "docs" / "tools.md").read_text()
+    told = page.split("## What is not there\n")[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in told.splitlines() if row.startswith("| `") and "(Kafka 3)" not in row]
+    assert sorted(re.findall("`(.*?)`", " ".join(rows))) == sorted(NOT_HERE)
+    assert not scripts().keys() & {*NOT_HERE}
 
 
 def test_every_script_of_ours_leads_somewhere() -> None:

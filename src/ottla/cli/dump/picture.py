@@ -15,6 +15,8 @@ from ottla.cli.dump.control import control_message
 from ottla.cli.dump.segments import Found, SegmentFile
 from ottla.cli.kafka.java import boolean_text, double_text
 from ottla.cli.kafka.releases import name_of
+from ottla.config.listeners import PROTOCOLS
+from ottla.log.directory import METADATA_LOG
 from ottla.metadata.image import (
     BROKER,
     BROKER_LOGGER,
@@ -27,6 +29,7 @@ from ottla.metadata.image import (
     Partition,
 )
 from ottla.metadata.records import unframe
+from ottla.metadata.replay import replay
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire import scram
 from ottla.wire.errors import KafkaError
@@ -42,9 +45,7 @@ RESOURCES = {
     CLIENT_METRICS: "CLIENT_METRICS",
     GROUP: "GROUP",
 }
-PROTOCOLS = dict(enumerate(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")))
 MECHANISMS = {each.number: each.name for each in scram.MECHANISMS}
-METADATA_TOPIC = "__cluster_metadata-0"
 
 
 class Unreadable(ValueError):
@@ -63,7 +64,7 @@ def load(path: str) -> tuple[Image, int]:
         snapshot = SnapshotId.of_file_name(os.path.basename(file))
         if snapshot is not None:
             # The batches of a snapshot count from 0; what they stand for ends where its name says.
-            image = image.replay([], snapshot.end_offset - 1, snapshot.epoch)[0]
+            image = replay(image, [], snapshot.end_offset - 1, snapshot.epoch)[0]
     return image, timestamp
 
 
@@ -80,7 +81,7 @@ def _replayed(image: Image, found: Found) -> Image:
                 image = replace(image, kraft_version=note[1].kraft_version)
         if found.head.is_control:
             return image
-        return image.replay(messages, found.head.last_offset, found.head.leader_epoch)[0]
+        return replay(image, messages, found.head.last_offset, found.head.leader_epoch)[0]
     except (KafkaError, ValueError, LookupError, TypeError) as error:
         # Bytes that are no metadata, or metadata about something that never was.
         raise Unreadable(f"the batch at offset {found.head.base_offset} makes no sense: {error!r}")
@@ -90,7 +91,7 @@ def files_of(path: str) -> list[str]:
     """The files to read, in order: of a directory the newest snapshot and the segments."""
     if not os.path.isdir(path):
         return [path]
-    inner = os.path.join(path, METADATA_TOPIC)
+    inner = os.path.join(path, METADATA_LOG)
     home = inner if os.path.isdir(inner) else path
     names = sorted(os.listdir(home))
     snapshots = [name for name in names if SnapshotId.of_file_name(name)]
@@ -153,7 +154,7 @@ def _partition(partition: Partition) -> str:
 
 def _listeners(member: Broker | Controller) -> str:
     return ", ".join(
-        f"Endpoint(listenerName='{at.name}', securityProtocol={PROTOCOLS.get(at.security_protocol)}"
+        f"Endpoint(listenerName='{at.name}', securityProtocol={dict(enumerate(PROTOCOLS)).get(at.security_protocol)}"
         f", host='{at.host}', port={at.port})"
         for _, at in sorted(member.endpoints.items())
     )

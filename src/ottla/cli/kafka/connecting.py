@@ -24,7 +24,11 @@ BUDGET_SECONDS = 15.0
 
 
 class NoSuchFile(Failed):
-    """There is no file of that name; the text is the name alone, as Java says it."""
+    """There is no file of that name. Java says the name alone; people want to know what is with it."""
+
+    def __init__(self, path: str, hint: str = "") -> None:
+        super().__init__(f"there is no file {path}{hint}")
+        self.path = path
 
 
 def properties_of(path: str | None) -> dict[str, str]:

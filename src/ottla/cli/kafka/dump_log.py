@@ -178,7 +178,7 @@ def _dump_batches(path: str, options: Options, decoder: Decoder, gaps: dict[str,
             print(_batch_line(found))
             for record in found.records() if deep else ():
                 if last >= 0 and record.offset != last + 1:
-                    gaps.setdefault(os.path.abspath(path), []).insert(0, (last, record.offset))
+                    gaps.setdefault(os.path.abspath(path), []).append((last, record.offset))
                 last = record.offset
                 print(_record_line(found, record, decoder if shows_data else None, options))
     trailing = segment.size - segment.valid_bytes

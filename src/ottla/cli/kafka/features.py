@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ottla.cli.kafka import releases
 from ottla.cli.kafka.commands import Command, add_bootstrap, integer, run
 from ottla.cli.kafka.options import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ottla.client.cluster import Cluster
+    from ottla.wire.errors import KafkaError
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 SOFTWARE = "ottla-tools"
@@ -96,6 +97,27 @@ def _with_cluster(args: argparse.Namespace) -> None:
 
 
 async def _describe(cluster: Cluster, node_id: int | None) -> None:
+    for feature in await features_of(cluster, node_id):
+        low, high, now = (_level_text(feature.name, level) for level in (feature.low, feature.high, feature.level))
+        epoch = feature.epoch if feature.epoch >= 0 else "-"
+        print(
+            f"Feature: {feature.name:40}  SupportedMinVersion: {low:15}  SupportedMaxVersion: {high:15}"
+            f"  FinalizedVersionLevel: {now:15}  Epoch: {epoch}"
+        )
+
+
+class Feature(NamedTuple):
+    """What a node supports, and the level that its cluster has agreed on; the epoch is below zero if it does not know."""
+
+    name: str
+    low: int
+    high: int
+    level: int
+    epoch: int
+
+
+async def features_of(cluster: Cluster, node_id: int | None = None) -> list[Feature]:
+    """As one node tells it, or any."""
     from ottla import __version__
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
@@ -104,17 +126,12 @@ async def _describe(cluster: Cluster, node_id: int | None) -> None:
     request = ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version=__version__)
     answer = await ask(cluster, request, node_id)
     check(answer.error_code)
-    finalised = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-    epoch = answer.finalized_features_epoch if answer.finalized_features_epoch >= 0 else "-"
-    for feature in sorted(answer.supported_features, key=lambda feature: feature.name):
-        low, high, now = (
-            _level_text(feature.name, level)
-            for level in (feature.min_version, feature.max_version, finalised.get(feature.name, 0))
-        )
-        print(
-            f"Feature: {feature.name:40}  SupportedMinVersion: {low:15}  SupportedMaxVersion: {high:15}"
-            f"  FinalizedVersionLevel: {now:15}  Epoch: {epoch}"
-        )
+    agreed = {each.name: each.max_version_level for each in answer.finalized_features}
+    epoch = answer.finalized_features_epoch
+    supported = sorted(answer.supported_features, key=lambda each: each.name)
+    return [
+        Feature(each.name, each.min_version, each.max_version, agreed.get(each.name, 0), epoch) for each in supported
+    ]
 
 
 def _level_text(feature: str, level: int) -> str:
@@ -126,22 +143,26 @@ def _level_text(feature: str, level: int) -> str:
 def _updates(args: argparse.Namespace) -> dict[str, int]:
     """The wanted levels, by feature."""
     if args.command == "disable":
-        return _once([(name, 0) for name in args.feature or ()])
+        return once([(name, 0) for name in args.feature or ()])
     if args.release_version and (args.metadata or args.feature):
         raise Failed("Can not specify `release-version` with other feature flags.")
     if args.release_version:
-        level = releases.level_of(args.release_version)
-        others = releases.defaults(level)
-        keeps_zero = args.command != "upgrade"
-        return {releases.METADATA_VERSION: level} | {name: at for name, at in others.items() if at or keeps_zero}
+        return levels_of_release(args.release_version, is_upgrade=args.command == "upgrade")
     wanted = []
     if args.metadata:
         print(" `metadata` flag is deprecated and may be removed in a future release.")
         wanted.append((releases.METADATA_VERSION, releases.level_of(args.metadata)))
-    return _once(wanted + [releases.name_and_level(text) for text in args.feature or ()])
+    return once(wanted + [releases.name_and_level(text) for text in args.feature or ()])
 
 
-def _once(pairs: list[tuple[str, int]]) -> dict[str, int]:
+def levels_of_release(release: str, *, is_upgrade: bool) -> dict[str, int]:
+    """An upgrade leaves features alone that the release has switched off."""
+    level = releases.level_of(release)
+    others = {name: at for name, at in releases.defaults(level).items() if at or not is_upgrade}
+    return {releases.METADATA_VERSION: level} | others
+
+
+def once(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, level in pairs:
         if name in found:
@@ -154,38 +175,36 @@ async def _update(cluster: Cluster, args: argparse.Namespace, updates: Mapping[s
     verb, dry = args.command, args.dry_run
     if not updates:
         raise Failed(f"You must specify at least one feature to {verb}")
-    errors = await _ask(cluster, args, updates)
-    failures = 0
+    kind = UPGRADE if verb == "upgrade" else UNSAFE_DOWNGRADE if args.unsafe else SAFE_DOWNGRADE
+    whole, errors = await refusals(cluster, updates, kind, is_dry_run=dry)
+    if whole is not None:
+        errors = dict.fromkeys(updates, whole)
     for feature, level in sorted(updates.items()):
         if feature in errors:
             what = f"disable {feature}" if verb == "disable" else f"{verb} {feature} to {level}"
-            print(f"{'Can not' if dry else 'Could not'} {what}. {errors[feature]}")
-            failures += 1
+            print(f"{'Can not' if dry else 'Could not'} {what}. {errors[feature].message}")
         else:
             done = "disabled." if verb == "disable" else f"{verb}d to {level}."
             print(f"{feature} {'can be' if dry else 'was'} {done}")
-    if failures:
-        raise Failed(f"{failures} out of {len(updates)} operation(s) failed.")
+    if errors:
+        raise Failed(f"{len(errors)} out of {len(updates)} operation(s) failed.")
 
 
-async def _ask(cluster: Cluster, args: argparse.Namespace, updates: Mapping[str, int]) -> dict[str, str]:
-    """What went wrong, by feature. An error of the whole request is that of every feature in it."""
+async def refusals(
+    cluster: Cluster, updates: Mapping[str, int], kind: int, *, is_dry_run: bool
+) -> tuple[KafkaError | None, dict[str, KafkaError]]:
+    """Why nothing was done, or None; and what was refused by itself, by feature: brokers before 4.0 do the others."""
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import failure
     from ottla.wire.messages.cluster import UpdateFeaturesRequest
 
-    kind = UPGRADE if args.command == "upgrade" else UNSAFE_DOWNGRADE if args.unsafe else SAFE_DOWNGRADE
     update = UpdateFeaturesRequest.Update
     wanted = [
         update(feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=kind != UPGRADE)
         for name, level in sorted(updates.items())
     ]
-    answer = await ask(cluster, UpdateFeaturesRequest(feature_updates=wanted, validate_only=args.dry_run))
+    answer = await ask(cluster, UpdateFeaturesRequest(feature_updates=wanted, validate_only=is_dry_run))
     if answer.error_code:
-        text = failure(answer.error_code, answer.error_message).message
-        return dict.fromkeys(updates, text)
-    return {
-        result.feature: failure(result.error_code, result.error_message).message
-        for result in answer.results
-        if result.error_code
-    }
+        return failure(answer.error_code, answer.error_message), {}
+    refused = [result for result in answer.results if result.error_code]
+    return None, {each.feature: failure(each.error_code, each.error_message) for each in refused}

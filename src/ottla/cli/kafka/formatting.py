@@ -18,19 +18,17 @@ from ottla.cli.kafka import releases
 from ottla.cli.kafka.identities import uuid_of
 from ottla.cli.kafka.options import Failed
 from ottla.config import BrokerConfig
-from ottla.log.directory import make_durable_directory
+from ottla.log.directory import METADATA_LOG, make_durable_directory
 from ottla.log.identity import BadIdentity, MetaProperties, read_meta_properties, write_meta_properties
 from ottla.metadata.features import SERVED
 from ottla.metadata.records import FeatureLevelRecord, UserScramCredentialRecord, frame
 from ottla.raft import snapshots
-from ottla.raft.quorum import Address, Voter, VoterSet
+from ottla.raft.quorum import KRAFT_VERSION, Address, Voter, VoterSet
 from ottla.wire import scram
 from ottla.wire.ids import random_id
 from ottla.world import RealDisk, wall_clock_ms
 
-KRAFT_VERSION = "kraft.version"
 VOTER = re.compile(r"(?P<id>[0-9]+)@(?P<host>\[[^\]]*\]|[^:]*):(?P<port>[0-9]+):(?P<directory>.+)")
-METADATA_TOPIC = "__cluster_metadata-0"
 READ_ONLY = 0o400
 
 
@@ -262,8 +260,8 @@ def _format(disk: RealDisk, path: str, plan: Plan, node_id: int, *, is_home: boo
     values = [frame(record, 0) for record in (*records, *plan.credentials)]
     disk.replace(f"{path}/{snapshots.BOOTSTRAP}", _snapshot(values, 0, VoterSet(), now_ms))
     if own is not None and plan.voters is not None:
-        disk.make_directory(f"{path}/{METADATA_TOPIC}")
-        first = f"{path}/{METADATA_TOPIC}/{snapshots.SnapshotId(0, 0).file_name}"
+        disk.make_directory(f"{path}/{METADATA_LOG}")
+        first = f"{path}/{METADATA_LOG}/{snapshots.SnapshotId(0, 0).file_name}"
         disk.replace(first, _snapshot([], 1, plan.voters, now_ms))
         disk.set_mode(first, READ_ONLY)
     # Last, because it is what says that the directory is ready.

@@ -84,10 +84,11 @@ def _describe(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
 async def quorum_of(cluster: Cluster) -> DescribeQuorumResponse:
     from ottla.cli.kafka.asking import ask
     from ottla.client.connection import check
+    from ottla.wire.messages.quorum import METADATA_TOPIC
     from ottla.wire.messages.voters import DescribeQuorumRequest
 
     topic = DescribeQuorumRequest.Topic
-    wanted = topic(topic_name="__cluster_metadata", partitions=[topic.Partition(partition_index=0)])
+    wanted = topic(topic_name=METADATA_TOPIC, partitions=[topic.Partition(partition_index=0)])
     answer: DescribeQuorumResponse = await ask(cluster, DescribeQuorumRequest(topics=[wanted]))
     check(answer.error_code, answer.error_message)
     check(answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].error_message)

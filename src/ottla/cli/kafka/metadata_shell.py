@@ -156,7 +156,10 @@ class Shell:
             "pwd": lambda _: print(self.place),
             "tree": self._tree,
         }
-        if name in ("cat", "tree", "man") and not rest:
+        option = next((word for word in rest if word.startswith("-") and word != "-"), None)
+        if option is not None:
+            print(f"unrecognized arguments: '{option}'")
+        elif name in ("cat", "tree", "man") and not rest:
             print("too few arguments")
         elif name in actions:
             actions[name](rest)
@@ -233,7 +236,8 @@ class Shell:
             if not matched:
                 print(f"tree: {target}: No such file or directory.")
             for _, node in matched:
-                print("\n".join(_lines(node, 0)))
+                for line in _lines(node, 0):  # of an empty directory there is none
+                    print(line)
 
     def _find(self, targets: list[str]) -> None:
         for target in targets or ["."]:

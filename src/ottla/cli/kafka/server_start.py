@@ -49,9 +49,9 @@ def _leading(words: list[str]) -> tuple[bool, list[str]]:
 
 def _settings(words: list[str]) -> dict[str, str]:
     """Those of the file, and what --override says about them."""
-    from ottla.cli.kafka.connecting import properties_of
+    from ottla.cli.kafka.node_settings import node_settings
 
-    settings = properties_of(words[0])
+    settings = node_settings(words[0])
     rest = words[1:]
     while rest:
         word, rest = rest[0], rest[1:]

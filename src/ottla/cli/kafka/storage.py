@@ -111,11 +111,11 @@ def _dependencies(text: str) -> list[str]:
 
 
 def _config(path: str) -> BrokerConfig:
-    from ottla.cli.kafka.connecting import properties_of
+    from ottla.cli.kafka.node_settings import node_settings
     from ottla.config import BrokerConfig
     from ottla.wire.errors import KafkaError
 
-    properties = properties_of(path)
+    properties = node_settings(path)
     if "process.roles" not in properties:
         raise Failed('Missing required configuration "process.roles" which has no default value.')
     try:

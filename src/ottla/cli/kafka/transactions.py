@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         with_cluster(args.bootstrap_server, args.command_config, lambda cluster: work(TransactionAdmin(cluster), args))
     except NoSuchFile as missing:
-        raise Failed(detailed("Failed to load admin client properties", str(missing)))
+        raise Failed(detailed("Failed to load admin client properties", missing.path))
     return 0
 
 
