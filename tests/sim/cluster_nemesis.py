@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.metadata.image import Image
+from ottla.replication.partition import Partition
 from ottla.sim.disk import UNLIMITED, Loss
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ def planned(
     kinds: Collection[str] | None,
 ) -> list[Fault]:
     chosen = {kind: weight for kind, weight in weights.items() if kinds is None or kind in kinds}
+    odds = list(chosen.values()) if any(chosen.values()) else None
     plan, now = [], 0.0
     for number in range(1, rounds + 1):
         now += rng.expovariate(1 / 1.1)
-        plan.append(Fault(number, now, rng.choices(list(chosen), list(chosen.values()))[0]))
+        plan.append(Fault(number, now, rng.choices(list(chosen), odds)[0]))
     return [fault for fault in plan if only is None or fault.number in only]
 
 
@@ -130,6 +132,7 @@ class Nemesis:
             "full_disk": 1,
             "sync_error": 1,
             "metadata_sync_error": 1,
+            "kill_as_it_shrinks": 0,  # where a mistake asks for it
         }
 
     async def run(self, plan: list[Fault]) -> None:
@@ -277,6 +280,26 @@ class Nemesis:
                     self.end(name, None, "kill in an election")
                 return
 
+    async def kill_as_it_shrinks(self, rng: random.Random) -> None:
+        """The leader of something falls, and when a log gets shorter behind the next one, so does that: who let go of records
+        may lead now."""
+        self.end(self.some_leader(rng) or self.somebody(rng), None, "kill")
+        ends: dict[Partition, int] = {}
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+            for partition in self.replicas():
+                end = partition.log.end_offset
+                if end < ends.get(partition, 0) and partition.leader > 0:
+                    self.end(self.names[partition.leader - 1], None, "kill as a log shrinks")
+                    return
+                ends[partition] = end
+
+    def replicas(self) -> Iterator[Partition]:
+        """All that there are in processes that run."""
+        for name, machine in self.cluster.machines.items():
+            if self.cluster.is_up(name) and machine.node is not None:
+                yield from machine.node.replicas.all()
+
     def epochs(self) -> list[tuple[str, int]]:
         """The epoch of the quorum, as each that runs sees it."""
         nodes = [(name, m.node) for name, m in self.cluster.machines.items() if self.cluster.is_up(name)]
@@ -305,16 +328,6 @@ class Nemesis:
         await asyncio.sleep(rng.choice((0.1, 1.0)))
         self.cluster.wipe(name)
         self.keeper.held.discard(name)
-
-    async def kill_deciding(self, rng: random.Random) -> None:
-        """The controller falls while an operator asks it for something."""
-        operator = self.play.operator  # type: ignore[attr-defined]
-        for _ in range(300):
-            if operator.is_asking and (name := self.controller()) is not None:
-                await asyncio.sleep(rng.choice((0.0, 0.001, 0.004, 0.01, 0.03)))
-                self.end(name, None, "kill of who decides")
-                return
-            await asyncio.sleep(0.005)
 
     async def clean_stop(self, rng: random.Random) -> None:
         await self.stop(self.somebody(rng))

@@ -94,12 +94,11 @@ def play(
     seed: int | str, rounds: int = 5, only: Collection[int] | None = None, kinds: Collection[str] | None = None
 ) -> Story:
     """One history. `only` leaves out all other faults than these; `kinds` draws faults of these kinds only."""
-    stage = Play(seed, rounds, only, kinds)
-    stage.disks()
-    return run(seed, stage.run, limit_s=LIMIT_S)
+    return perform(Play(seed, rounds, only, kinds))
 
 
 class Play:
+    letter = ""  # of a play whose seeds have names of their own: the seed 7 is `m7` then
     watches: type[Watch] = Watch
     torments: type[Nemesis] = Nemesis
     topology = Topology.combined(NAMES)
@@ -107,9 +106,9 @@ class Play:
     def __init__(
         self, seed: int | str, rounds: int, only: Collection[int] | None = None, kinds: Collection[str] | None = None
     ) -> None:
-        self.story = Story(seed)
+        self.story = Story(f"{self.letter}{seed}" if self.letter and isinstance(seed, int) else seed)
         self.rounds, self.only, self.kinds = rounds, only, kinds
-        chance = random.Random(f"{seed}/topology")
+        chance = random.Random(f"{self.story.seed}/topology")
         self.is_synced = chance.random() < 0.33
         self.has_groups, self.has_admin = chance.random() < 0.4, chance.random() < 0.5
         self.is_dynamic = chance.random() < 0.5
@@ -293,6 +292,12 @@ class Play:
         return [frozenset() if node is None else frozenset(node.quorum.image.topics) for node in nodes]
 
 
+def perform(stage: Play) -> Story:
+    """The disks are made first, on a loop of their own."""
+    stage.disks()
+    return run(stage.story.seed, stage.run, limit_s=LIMIT_S)
+
+
 async def until(watch: Watch, history: History, is_so: Callable[[], bool], seconds: float, kind: str) -> None:
     """Wait for it; that it did not come in time is a finding of this kind."""
     loop = asyncio.get_running_loop()
@@ -360,10 +365,15 @@ def parse(text: str) -> tuple[str, list[int] | None]:
     return seed, [int(number) for number in only.split(",") if number] if _ else None
 
 
-def play_text(text: str) -> Story:
-    seed, only = parse(text)
-    return play(int(seed) if seed.isdecimal() else seed, only=only)
+def print_played(play: Callable[..., Story], texts: list[str]) -> None:
+    """How these seeds went, each perhaps with the faults that are left of it."""
+
+    def play_text(text: str) -> Story:
+        seed, only = parse(text)
+        return play(int(seed) if seed.isdecimal() else seed, only=only)
+
+    print_stories(play_text, texts)
 
 
 if __name__ == "__main__":
-    print_stories(play_text, sys.argv[1:])
+    print_played(play, sys.argv[1:])

@@ -14,4 +14,5 @@ NAMED: dict[str, tuple[int, int]] = {
     "a broker gives up its start because the disk of the controller is full": (8300456, 5),
     "all others are killed before anybody notices whose disk was wiped, and wait for that one": (8300752, 5),
     "a member that still talks to a coordinator of before is put out by the next one": (8310025, 5),
+    "who is back from a full disk may lead, nobody else may, and nobody looks again": (11820568, 5),
 }

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ottla.coordination import commits
 from ottla.server.node import Node
+from ottla.sim.disk import PowerCut
+from ottla.wire.records import look
 from sim.cluster_nemesis import Nemesis
-from sim.transaction_nemesis import DECIDED
+from sim.transaction_nemesis import APPENDS, DECIDED, STEPS, watch_appends
 
 if TYPE_CHECKING:
     from sim.cluster_transaction_play import ClusterTransactionPlay
 
-STEPS = (*DECIDED, "offsets", "markers", "complete")
 VICTIMS = ("coordinator", "leader", "both")
 MOMENTS = list(product(STEPS, VICTIMS))
 WAITS_FOR_STEP_S = 3.0
@@ -31,6 +32,7 @@ class Trap:
         self.step = step
         self.caught: str | None = None
         self.places: list[tuple[str, int]] = []
+        self.producer_id = -1
         self.on_caught: Callable[[str], None] = lambda _: None
 
     def lay(self, name: str, node: Node) -> None:
@@ -40,6 +42,8 @@ class Trap:
             self._before(name, node.markers, "_complete")
         elif self.step == "offsets":
             self._before(name, node.groups, "decide", lambda args: args[1] is commits.commit_in_transaction)
+        elif self.step in APPENDS:
+            watch_appends(node, self.step, lambda data: self._appends(name, data))
         else:
             for way in ("decide", "ask"):
                 self._before(name, node.transactions, way, lambda args: args[1] is DECIDED[self.step])
@@ -55,6 +59,11 @@ class Trap:
             return await usual(*args, **more)
 
         setattr(owner, method, step_in)
+
+    def _appends(self, name: str, data: memoryview) -> None:
+        if self.caught is None:
+            self.caught, self.producer_id = name, look(data).producer_id
+            self.on_caught(name)
 
 
 class TransactionNemesis(Nemesis):
@@ -80,12 +89,13 @@ class TransactionNemesis(Nemesis):
         return {"kill_at_step": 30, **{kind: usual[kind] for kind in others}}
 
     async def kill_at_step(self, rng: random.Random) -> None:
-        """The one who is at this step falls right before what it does is written, or a few disk calls later; the leader when
-        it may have heard of it, or not."""
+        """The one who is at this step falls right before what it does is written, or a few disk calls later; the other one
+        when it may have heard of it, or not. A leader that appends falls at once: before its append, or after the write."""
         (step, victims), self.next = self.next, rng.choice(MOMENTS)
         trap, calls, pause_s = Trap(step), rng.randint(1, 4), rng.choice((0.0, 0.002, 0.01))
-        if victims != "leader":
-            trap.on_caught = lambda name: self.fell(name, calls)
+        first, second = ("leader", "coordinator") if step in APPENDS else ("coordinator", "leader")
+        if victims != second:
+            trap.on_caught = self.falls_at_once if step in APPENDS else lambda name: self.fell(name, calls)
         for name, machine in self.cluster.machines.items():
             if machine.is_ready and machine.node is not None:
                 trap.lay(name, machine.node)
@@ -97,11 +107,17 @@ class TransactionNemesis(Nemesis):
             return
         self.loop.note("at step", step, victims, trap.caught)
         self.count(f"{step}: {victims}")
-        if victims != "coordinator":
+        if victims != first:
             await asyncio.sleep(pause_s)
-            self.end(self.leader(rng, trap), None, "kill of a leader")
-        if victims != "leader":
+            other = self.coordinator(trap) if second == "coordinator" else self.leader(rng, trap)
+            self.end(other, None, f"kill of a {second}")
+        if victims != second:
             await self.has_fallen(trap.caught)
+
+    def falls_at_once(self, name: str) -> None:
+        if self.may_end(name):
+            self.cluster.kill(name)
+            raise PowerCut
 
     def fell(self, name: str, calls: int) -> None:
         if self.may_end(name):
@@ -120,6 +136,15 @@ class TransactionNemesis(Nemesis):
         """Of a partition that waits for its marker, or of some; not the one that was caught, if there is another."""
         found = sorted(name for name in self.leaders(trap.places or list(self.wheres)) if name != trap.caught)
         return rng.choice(found or self.others(trap.caught or ""))
+
+    def coordinator(self, trap: Trap) -> str:
+        """Of the transaction whose batch was caught. It may be the one that was caught."""
+        for name, machine in self.cluster.machines.items():
+            shards = machine.node.transactions.all() if machine.is_ready and machine.node is not None else []
+            machines = [shard.machine for shard in shards if shard.machine is not None]
+            if any(trap.producer_id == each.producer_id for one in machines for each in one.state.by_id.values()):
+                return name
+        return trap.caught or ""
 
     def leaders(self, places: list[tuple[str, int]]) -> set[str]:
         images = [m.node.quorum.image for m in self.cluster.machines.values() if m.is_ready and m.node is not None]

@@ -1,8 +1,8 @@
 """Transactions on three unmodified nodes: the coordinator, the leaders of partitions and the coordinator of the group are
 different processes, and any of them falls in the midst of it, all out of one seed.
 
-Those who take part are those of `transaction_play`, without the one that repeats requests late; the machines are those of
-`cluster_play`, each of them broker and voter, with three replicas of everything, of which two must have what is acknowledged.
+Those who take part are those of `transaction_play`; the machines are those of `cluster_play`, each of them broker and voter,
+with three replicas of everything, of which two must have what is acknowledged.
 What befalls them is in `cluster_transaction_nemesis`. The oracles of both plays judge.
 
 `cd tests; python -m sim.cluster_transaction_play 1 2 3` prints how these seeds went.
@@ -23,8 +23,9 @@ from sim import cluster_play, transaction_play
 from sim.cluster_nemesis import Keeper, planned
 from sim.cluster_play import LOOK_EVERY_S, NAMES, OFFSETS
 from sim.cluster_transaction_nemesis import TransactionNemesis
+from sim.echoes import Said, overheard
 from sim.stage import Story, perform, print_stories
-from sim.transacting import KEPT, Auditor, Reader
+from sim.transacting import KEPT, Auditor
 from sim.transaction_play import TransactionPlay
 
 WHOLE_WITHIN_S = 30.0
@@ -40,7 +41,14 @@ def play(seed: int | str, rounds: int = 4, generation: int | None = None) -> Sto
     return perform(ClusterTransactionPlay(seed, rounds, generation))
 
 
+class CarefulAuditor(Auditor):
+    async def look(self, coordinator: Any, stable: bool) -> None:
+        play = cast("ClusterTransactionPlay", self.play)
+        await super().look(coordinator, stable and not play.watch.has_deposed(OFFSETS))
+
+
 class ClusterTransactionPlay(TransactionPlay):
+    audits = CarefulAuditor
     wheres: list[TopicPartition] = KEPT
 
     def set_up(self, loop: SimLoop, settings: Mapping[str, str]) -> None:
@@ -59,36 +67,25 @@ class ClusterTransactionPlay(TransactionPlay):
         background = [loop.create_task(self.keeper.run()), loop.create_task(self.keep_looking())]
         await self.until(self.keeper.all_ready, "never-started")
         await self.cluster.client("admin", self.prepare())
-        await self.play_on()
+        with overheard() as said:
+            await self.play_on(said)
         for task in background:
             task.cancel()
         self.watch.look_from_the_beginning()
         return self.told()
 
-    async def play_on(self) -> None:
-        client, loop = self.cluster.client, self.loop
-        admin = client("admin", self.administrate())
-        readers = [
-            client("strict", Reader(self, "strict", True).run()),
-            client("loose", Reader(self, "loose", False).run()),
-        ]
-        readers.append(client("auditor", CarefulAuditor(self).run()))
-        churn = loop.create_task(self.churn())
+    async def play_on(self, said: list[Said]) -> None:
+        workers = self.seat_workers(said)
+        readers = self.seat_readers()
+        workers.insert(0, self.loop.create_task(self.churn()))
         nemesis = TransactionNemesis(self)
-        first, *others = planned(loop.chance("plan"), self.rounds, nemesis.kinds(), None, None)
+        first, *others = planned(self.loop.chance("plan"), self.rounds, nemesis.kinds(), None, None)
         await nemesis.run([first._replace(kind="kill_at_step"), *others])
         self.finishing = True
         await self.until(lambda: self.watch.not_whole() is None, "not-settled")
-        for task in (churn, admin):
-            await task
-        for actor in self.actors:
-            await actor.rest()
-        await client("judge", self.stabilise())
-        self.finished = True
-        for task in readers:
-            await task
+        await self.come_to_rest(workers, readers)
         await self.until(lambda: self.watch.not_whole() is None, "not-settled")
-        await client("judge", self.close_books())
+        await self.cluster.client("judge", self.close_books())
 
     def told(self) -> Story:
         story = super().told()
@@ -126,12 +123,6 @@ class ClusterTransactionPlay(TransactionPlay):
         while self.watch.has_deposed(OFFSETS):
             await asyncio.sleep(0.02)
         return await super().committed(cluster)
-
-
-class CarefulAuditor(Auditor):
-    async def look(self, coordinator: Any, stable: bool) -> None:
-        play = cast("ClusterTransactionPlay", self.play)
-        await super().look(coordinator, stable and not play.watch.has_deposed(OFFSETS))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ REPEATED: dict[type[Message], int] = {ProduceRequest: 12, EndTxnRequest: 5, TxnO
 class Said(NamedTuple):
     message: Message
     version: int
+    address: str
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def overheard() -> Iterator[list[Said]]:
         if type(message) in REPEATED:
             spoken = self.version_of(type(message)) if version is None else version
             if spoken >= REPEATED[type(message)]:
-                said.append(Said(message, spoken))
+                said.append(Said(message, spoken, self.address))
         return await usual(self, message, timeout_s, version)
 
     Connection.request = request  # type: ignore[method-assign]
@@ -75,10 +76,10 @@ class Echo:
         back = min(len(self.said), 1 + int(self.rng.expovariate(1 / 8)))
         said = self.said[-back]
         if isinstance(said.message, EndTxnRequest) and self.rng.random() < 0.3:
-            return self.adding(said.message)
+            return self.adding(said.message, said.address)
         return said
 
-    def adding(self, end: EndTxnRequest) -> Said:
+    def adding(self, end: EndTxnRequest, address: str) -> Said:
         """Clients of generation 2 add nothing themselves; one that did would be as late."""
         if self.rng.random() < 0.5:
             add = AddPartitionsToTxnRequest(
@@ -87,17 +88,19 @@ class Echo:
                 v3_and_below_producer_epoch=end.producer_epoch,
                 v3_and_below_topics=[TopicPartitions(name="other", partitions=[0])],
             )
-            return Said(add, 3)
+            return Said(add, 3, address)
         offsets = AddOffsetsToTxnRequest(
             transactional_id=end.transactional_id,
             producer_id=end.producer_id,
             producer_epoch=end.producer_epoch,
             group_id="copiers",
         )
-        return Said(offsets, 4)
+        return Said(offsets, 4, address)
 
     async def repeat(self, cluster: Cluster, said: Said) -> None:
+        """To whom it was said, whoever is asked such things by now."""
         self.play.story.faults[f"late {type(said.message).__name__}"] += 1
+        host, _, port = said.address.rpartition(":")
         with contextlib.suppress(KafkaError, OSError):
-            connection = await cluster.any()
+            connection = await cluster._connect((host, int(port)))
             await connection._send(said.message, said.version)

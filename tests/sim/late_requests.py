@@ -2,31 +2,40 @@
 
 A producer hears no answer, says it again over another connection, is answered, and begins its next transaction. Then the
 first copy arrives. In generation 1 it carries the same producer id and epoch as the transaction of now, and nobody can tell it
-apart: it ends that one (`late_commit`, `late_abort`), or becomes a part of it (`late_batch`). In generation 2 every end brings
-a new epoch, and the late copy is refused.
+apart: it ends that one (`late_commit`, `late_abort`), becomes a part of it (`late_batch`), or opens what nobody asked for
+(`late_add`). In generation 2 every end brings a new epoch, and the late copy is refused.
 
 A network that delivers a request late is played by another machine that sends the same bytes at the moment in question.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from ottla.client.cluster import TopicPartition
 from ottla.client.producer import Producer
+from ottla.client.transaction_admin import TransactionAdmin, TransactionInfo
 from ottla.sim.loop import SimLoop
 from ottla.sim.transaction_checks import Attempt, End
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.produce import ProduceRequest
-from ottla.wire.messages.transactions import EndTxnRequest
+from ottla.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TopicPartitions,
+)
 from ottla.wire.records import Record, build
 from ottla.wire.schema import Message
 from sim.stage import Story, perform
 from sim.topics import NODE
-from sim.transacting import INPUTS, OTHER
+from sim.transacting import GROUP, INPUTS, OTHER
 from sim.transaction_play import TransactionPlay
 
 END_VERSION, PRODUCE_VERSION = {1: 4, 2: 5}, {1: 11, 2: 12}
+# Clients of generation 2 add nothing themselves; one that did would speak the last version that clients may.
+ADD_VERSION, ADD_GROUP_VERSION = {1: 3, 2: 3}, {1: 3, 2: 4}
 ID = "late"
 
 
@@ -85,6 +94,22 @@ class LateRequest(TransactionPlay):
         await self.arrives(late, PRODUCE_VERSION)
         await self.finish(second, commits=True)
 
+    async def late_add(self) -> None:
+        """A partition and a group of the first transaction become part of the second, and then of one that nobody began."""
+        late = [(self.adding(INPUTS[0]), ADD_VERSION), (self.adding_group(), ADD_GROUP_VERSION)]
+        await self.finish(await self.opened([INPUTS[0]]), commits=True)
+        second = await self.opened([OTHER])
+        for request, versions in late:
+            await self.arrives(request, versions)
+        if (found := await self.described()).partitions != [OTHER]:
+            self.accounts.report("grown", ID, f"the transaction is open in {found.partitions}")
+        await self.finish(second, commits=True)
+        await self.is_complete()
+        for request, versions in late:
+            await self.arrives(request, versions)
+        if not (found := await self.described()).state.startswith("Complete"):
+            self.accounts.report("begun", ID, f"{found.state} in {found.partitions}")
+
     # -- what the producer does
 
     async def opened(self, wheres: list[TopicPartition]) -> Attempt:
@@ -115,11 +140,35 @@ class LateRequest(TransactionPlay):
         except KafkaError:
             assert self.generation == 1
 
+    # -- what its coordinator knows
+
+    async def described(self) -> TransactionInfo:
+        return await TransactionAdmin(self.producer.cluster).describe(ID)
+
+    async def is_complete(self) -> None:
+        while not (await self.described()).state.startswith("Complete"):
+            await asyncio.sleep(0.01)
+
     # -- what comes late
 
     def end(self, committed: bool) -> EndTxnRequest:
         producer_id, epoch = self.producer._sender.identity or (-1, -1)
         return EndTxnRequest(transactional_id=ID, producer_id=producer_id, producer_epoch=epoch, committed=committed)
+
+    def adding(self, where: TopicPartition) -> AddPartitionsToTxnRequest:
+        producer_id, epoch = self.producer._sender.identity or (-1, -1)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=ID,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[TopicPartitions(name=where.topic, partitions=[where.partition])],
+        )
+
+    def adding_group(self) -> AddOffsetsToTxnRequest:
+        producer_id, epoch = self.producer._sender.identity or (-1, -1)
+        return AddOffsetsToTxnRequest(
+            transactional_id=ID, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
+        )
 
     def batch(self, attempt: Attempt, where: TopicPartition) -> ProduceRequest:
         producer_id, epoch = self.producer._sender.identity or (-1, -1)

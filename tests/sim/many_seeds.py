@@ -16,6 +16,7 @@ import pytest
 from ottla.sim.disk import Loss
 from ottla.sim.loop import Mishap, Stuck
 from ottla.wire.errors import KafkaError
+from sim.figures import note
 from sim.stage import Story
 
 TESTS = Path(__file__).parent.parent
@@ -60,6 +61,8 @@ def attempted(name: str, tell: Callable[[], Story], wrong: list[str]) -> Story |
 
 
 def show(title: str, figures: Counter[str], began: float) -> None:
+    """At once where one process plays, and in the end."""
+    note(title, figures, figures["simulated seconds"])
     lines = [f"  {count:>8}  {what}" for what, count in sorted(figures.items())]
     print("", f"{title}, simulated, in {time.perf_counter() - began:.1f} s", *lines, sep="\n")
 

@@ -14,29 +14,25 @@ import asyncio
 import random
 import sys
 from collections.abc import Collection
-from typing import Any
 
 from ottla.metadata.image import Partition
 from ottla.metadata.reassignments import under_way
 from ottla.sim.cluster_checks import WatchOfMoves
 from ottla.sim.disk import Loss
-from ottla.sim.loop import SimLoop, run
-from sim.cluster_nemesis import Nemesis
 from sim.cluster_operator import Operator
-from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Play, parse
-from sim.stage import Story, print_stories
+from sim.cluster_play import ENDED_WITHIN_S, perform, print_played
+from sim.operators import OperatorNemesis, OperatorPlay
+from sim.stage import Story
 
 
 def play(
     seed: int | str, rounds: int = 5, only: Collection[int] | None = None, kinds: Collection[str] | None = None
 ) -> Story:
     """One history, of `m7` for the seed 7."""
-    stage = Operated(f"m{seed}" if isinstance(seed, int) else seed, rounds, only, kinds)
-    stage.disks()
-    return run(stage.story.seed, stage.run, limit_s=LIMIT_S)
+    return perform(Operated(seed, rounds, only, kinds))
 
 
-class OperatedNemesis(Nemesis):
+class OperatedNemesis(OperatorNemesis):
     def kinds(self) -> dict[str, int]:
         return {**super().kinds(), "kill_deciding": 6, "kill_moving": 6, "cut_off_moving": 3}
 
@@ -69,17 +65,12 @@ class OperatedNemesis(Nemesis):
             await self.lasting(rng, [pair for other in self.others(name) for pair in ((name, other), (other, name))])
 
 
-class Operated(Play):
+class Operated(OperatorPlay):
+    letter = "m"
     watches = WatchOfMoves
     torments = OperatedNemesis
+    operates = Operator
     watch: WatchOfMoves
-
-    def begin(self, loop: SimLoop, disks: Any) -> None:
-        super().begin(loop, disks)
-        self.operator = Operator(self)
-
-    def more_clients(self) -> list[asyncio.Task[Any]]:
-        return [self.cluster.client("operator", self.operator.run())]
 
     async def put_right(self) -> None:
         """As long as replicas are held back, nobody gets in sync."""
@@ -97,10 +88,5 @@ class Operated(Play):
         return story
 
 
-def play_text(text: str) -> Story:
-    seed, only = parse(text)
-    return play(seed, only=only)
-
-
 if __name__ == "__main__":
-    print_stories(play_text, sys.argv[1:])
+    print_played(play, sys.argv[1:])

@@ -6,4 +6,5 @@ A seed stands for one history only as long as nothing that draws from it changes
 NAMED: dict[str, tuple[int, ...]] = {
     "a batch that was taken when segments were larger can be copied to nobody any more": (11, 15),
     "a controller that has just begun lists no moves, though some are under way": (9, 13),
+    "who was deposed without knowing need not have what was written before it and committed after it": (20261208,),
 }

@@ -1,7 +1,8 @@
 """Plays many seeds of the cluster on all cores: `make simulate SEEDS=50000`, or `cd tests; python -m sim.simulate 0 50000`.
 
-With `--operated` somebody moves replicas and changes settings meanwhile (`operated_play`): seeds `m0` and so on. With
-`--voters` clusters have other shapes, and somebody changes who votes (`voters_play`): seeds `v0` and so on.
+With `--operated` (`make simulate PLAY=operated`) somebody moves replicas and changes settings meanwhile (`operated_play`):
+seeds `m0` and so on. With `--voters` (`PLAY=voters`) clusters have other shapes, and somebody changes who votes
+(`voters_play`): seeds `v0` and so on.
 
 A seed that fails is shrunk: its faults are left out one by one for as long as it still fails. What is printed then is the
 command that plays what is left again.
@@ -115,7 +116,7 @@ def simulate(seeds: Iterable[Seed], processes: int, say: Callable[[str], None] =
     return tally
 
 
-def main() -> int:
+def asked(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("count", type=int)
@@ -123,12 +124,19 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=3, help="how many of those that fail are shrunk")
     parser.add_argument("--operated", action="store_true", help="somebody moves replicas and changes settings")
     parser.add_argument("--voters", action="store_true", help="clusters of other shapes, whose voters change")
-    arguments = parser.parse_args()
-    sys.stdout.reconfigure(line_buffering=True)
-    numbers = range(arguments.first, arguments.first + arguments.count)
+    return parser.parse_args(words)
+
+
+def seeds(arguments: argparse.Namespace) -> list[Seed]:
     letter = "m" if arguments.operated else "v" if arguments.voters else ""
-    seeds = [f"{letter}{number}" for number in numbers] if letter else numbers
-    tally = simulate(seeds, arguments.processes)
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    return [f"{letter}{number}" if letter else number for number in numbers]
+
+
+def main() -> int:
+    arguments = asked()
+    sys.stdout.reconfigure(line_buffering=True)
+    tally = simulate(seeds(arguments), arguments.processes)
     logging.disable(logging.CRITICAL)
     for seed in sorted(tally.wrong, key=str)[: arguments.shrink]:
         print(f"seed {seed}: {tally.wrong[seed][:300]}\n    {command(seed, shrunk(seed))}", flush=True)

@@ -4,16 +4,20 @@ ottla/sim/checks.py (what clients were told) and ottla/sim/cluster_checks.py (wh
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterable
 
 import pytest
 
 from sim.cluster_play import play
-from sim.many_seeds import assert_same_in_every_process, quiet
-from sim.simulate import Tally, attempt, command, shrunk
+from sim.figures import note
+from sim.many_seeds import TESTS, assert_same_in_every_process, quiet
+from sim.simulate import Seed, Tally, asked, attempt, command, seeds, shrunk
 
 __all__ = ["quiet"]
 
+TITLE = "a cluster"
 SEEDS = range(90)
 # Each of these is to happen in every run, so that none is forgotten by accident.
 FAULTS = [
@@ -23,13 +27,14 @@ FAULTS = [
 ]
 
 
-def played(seeds: range, capsys: pytest.CaptureFixture[str]) -> Tally:
-    """Figures of these seeds, of which none may go wrong."""
+def played(title: str, seeds: Iterable[Seed], capsys: pytest.CaptureFixture[str]) -> Tally:
+    """Figures of these seeds, of which none may go wrong: at once where one process plays, and in the end."""
     began, tally = time.perf_counter(), Tally()
     for seed in seeds:
         tally.add(*attempt(seed))
+    note(title, tally.figures, tally.simulated_s)
     with capsys.disabled():
-        print("", f"a cluster, simulated, in {time.perf_counter() - began:.1f} s", *tally.lines(), sep="\n")
+        print("", f"{title}, simulated, in {time.perf_counter() - began:.1f} s", *tally.lines(), sep="\n")
     assert not tally.wrong, "\n".join(f"{command(seed, shrunk(seed))}\n{why}" for seed, why in tally.wrong.items())
     return tally
 
@@ -38,7 +43,7 @@ def played(seeds: range, capsys: pytest.CaptureFixture[str]) -> Tally:
 def test_promises_of_a_cluster_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     """REP-01, REP-05, REP-06, REP-07, KRF-01: one leader per epoch, equal logs below the watermarks, nothing acknowledged is
     lost, doubled or reordered, and after the last fault the cluster is whole again by itself."""
-    tally = played(SEEDS, capsys)
+    tally = played(TITLE, SEEDS, capsys)
     rare = [kind for kind in FAULTS if not tally.figures[f"fault: {kind}"]]
     assert not rare, f"never tried: {rare}"
 
@@ -53,6 +58,14 @@ def test_a_failing_seed_is_shrunk_to_the_faults_that_matter() -> None:
 
     assert shrunk(7, 6, fails) == [2, 5]
     assert command(7, [2, 5]) == "cd tests; python -m sim.cluster_play 7:2,5"
+
+
+@pytest.mark.parametrize("letter, play", [("", ""), ("m", "operated"), ("v", "voters")])
+def test_make_simulates_each_play(letter: str, play: str) -> None:
+    command = ["make", "-n", "-C", str(TESTS.parent), "simulate", "FIRST=4", "SEEDS=3", f"PLAY={play}"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [words] = [line.partition("sim.simulate ")[2].split() for line in said.splitlines() if "sim.simulate" in line]
+    assert seeds(asked(words)) == [f"{letter}{number}" if letter else number for number in (4, 5, 6)]
 
 
 def test_a_fault_that_is_left_out_does_not_happen() -> None:

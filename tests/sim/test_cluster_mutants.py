@@ -8,8 +8,9 @@ import pytest
 from sim.cluster_mutants import KNOWN, mutant
 from sim.cluster_play import play
 from sim.cluster_seeds import NAMED
+from sim.hunt import Catch, Found, counts
 from sim.many_seeds import quiet
-from sim.test_cluster_faults import SEEDS, played
+from sim.test_cluster_faults import SEEDS, TITLE, played
 
 __all__ = ["quiet"]
 
@@ -19,7 +20,7 @@ MORE = range(SEEDS.stop, SEEDS.stop + 60)
 
 @pytest.mark.timeout(1200)
 def test_promises_of_a_cluster_are_kept_by_others_too(capsys: pytest.CaptureFixture[str]) -> None:
-    played(MORE, capsys)
+    played(TITLE, MORE, capsys)
 
 
 @pytest.mark.parametrize("finding", NAMED)
@@ -37,3 +38,11 @@ def test_planted_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_seeds_are_of_mistakes_that_exist() -> None:
     assert set(KNOWN) <= set(mutant.plants)
+
+
+def test_a_hunt_tells_both_counts() -> None:
+    catch = Catch(7, "lost")
+    found = [Found("a", catch, None), Found("b", None, catch), Found("c", catch, catch), Found("d", None, None)]
+    noticed, directed = "3 of 4 planted mistakes were noticed", "2 with the faults that suit them, in 50 seeds"
+    assert counts(found, 0) == [noticed, directed]
+    assert counts(found, 9) == [noticed, directed, "2 with all faults, in 9 seeds", "    not a", "    not d"]

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster, TopicPartition
+from ottla.client.connection import Connection
 from ottla.client.producer import Producer
-from ottla.sim.cluster import SimCluster
+from ottla.metadata.records import NO_LEADER
+from ottla.server.peers import FAREWELL_S
+from ottla.sim.cluster import PORT, SimCluster, Topology
 from ottla.sim.cluster_checks import Watch
 from ottla.sim.loop import SimLoop, run
+from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.records import batches
 from sim.cluster_play import NAMES, SETTINGS
 from sim.many_seeds import quiet
 
 __all__ = ["quiet"]
 
+THREE = Topology.combined(NAMES)
+
 
 class Scene:
-    """Three machines that were formatted and never started."""
+    """Three machines that were formatted and never started, or those of another topology."""
 
-    def __init__(self, loop: SimLoop, *, is_dynamic: bool = False) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        *,
+        is_dynamic: bool = False,
+        settings: Mapping[str, str] | None = None,
+        topology: Topology = THREE,
+    ) -> None:
         self.loop = loop
         self.cluster = SimCluster(loop)
-        self.cluster.form(NAMES, SETTINGS, is_dynamic=is_dynamic)
+        self.cluster.form(topology, {**SETTINGS, **(settings or {})}, is_dynamic=is_dynamic)
         self.watch = Watch(self.cluster)
 
     async def start(self) -> None:
-        for name in NAMES:
+        for name in self.cluster.machines:
             self.cluster.boot(name)
         await self.until_whole()
 
@@ -166,3 +181,73 @@ def leader_of(it: Scene) -> int:
     images = [machine.node.quorum.image for machine in it.cluster.machines.values() if machine.node is not None]
     newest = max(images, key=lambda image: image.offset)
     return next(topic for topic in newest.topics.values() if topic.name == "t").partitions[0].leader
+
+
+def test_a_log_that_was_shortened_does_not_lead_while_another_is_whole() -> None:
+    """The faults matrix: all have stopped cleanly, so two are eligible; the last records of one are taken away meanwhile. It
+    led as soon as it was back, and the other cut off what it had."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", producing(it, 5))
+        await it.until_whole()
+        last = NAMES[leader_of(it) - 1]
+        first, shortened = (name for name in NAMES if name != last)
+        for name in (first, shortened, last):
+            await stop(it, name)
+        disk = it.cluster.machines[shortened].disk.outlive()
+        path = "/data/t-0/00000000000000000000.log"
+        _, _, (position, _), *_ = batches(disk.read(path))
+        disk.open(path).truncate(position)
+        it.cluster.machines[shortened].disk = disk
+        for name in (first, shortened):
+            it.cluster.boot(name)
+        async with asyncio.timeout(10):
+            while not it.cluster.machines[shortened].is_ready:
+                await asyncio.sleep(0.02)
+        assert leader_of(it) == NO_LEADER
+        it.cluster.boot(last)
+        await it.until_whole()
+        node = it.cluster.machines[shortened].node
+        assert node is not None and node.replicas.find("t", 0).log.end_offset == 5
+        assert it.watch.found == []
+
+    run(1, scene)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_asks_at_once_after_a_kill_hears_of_the_new_leader(seed: int) -> None:
+    """librdkafka does, and asks again a second later; and it takes another second if the old leader is not listed any more."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", producing(it, 1))
+        await it.until_whole()
+        dead = NAMES[leader_of(it) - 1]
+        asked = next(name for name in NAMES if name != dead)
+        await it.cluster.client("client", asking(it, dead, asked))
+
+    run(seed, scene)
+
+
+async def asking(it: Scene, dead: str, asked: str) -> None:
+    connection = await Connection.open(asked, PORT)
+    number, request = NAMES.index(dead) + 1, MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
+    it.cluster.kill(dead)
+    await asyncio.sleep(0.01)
+    told = await connection.request(request)
+    assert told.topics[0].partitions[0].leader_id not in (number, NO_LEADER)
+    assert number in [broker.node_id for broker in told.brokers]
+    await asyncio.sleep(FAREWELL_S)
+    told = await connection.request(request)
+    assert number not in [broker.node_id for broker in told.brokers]
+    connection.close()
+
+
+async def stop(it: Scene, name: str) -> None:
+    it.cluster.machines[name].tell_to_stop()
+    async with asyncio.timeout(10):
+        while it.cluster.is_up(name):
+            await asyncio.sleep(0.02)

@@ -4,15 +4,14 @@ is in operated_play.py and cluster_operator.py."""
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sim.many_seeds import assert_same_in_every_process, quiet
 from sim.operated_mutants import KNOWN, mutant
 from sim.operated_play import play
 from sim.operated_seeds import NAMED
-from sim.simulate import ROUNDS, Tally, attempt, command, shrunk
+from sim.simulate import ROUNDS, command
+from sim.test_cluster_faults import played
 
 __all__ = ["quiet"]
 
@@ -29,12 +28,7 @@ FAULTS = ["kill of who decides, nothing lost", "kill of who moves, nothing lost"
 def test_promises_are_kept_while_somebody_operates_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     """REP-01, REP-20, KRF-01, KRF-11: moves, elections and settings are what was acknowledged, whoever dies meanwhile; nothing
     acknowledged is lost, and all three replicas are in sync in the end."""
-    began, tally = time.perf_counter(), Tally()
-    for seed in SEEDS:
-        tally.add(*attempt(f"m{seed}"))
-    with capsys.disabled():
-        print("", f"an operated cluster, simulated, in {time.perf_counter() - began:.1f} s", *tally.lines(), sep="\n")
-    assert not tally.wrong, "\n".join(f"{command(seed, shrunk(seed))}\n{why}" for seed, why in tally.wrong.items())
+    tally = played("an operated cluster", [f"m{seed}" for seed in SEEDS], capsys)
     wanted = [f"operator: {deed}" for deed in DEEDS] + [f"fault: {kind}" for kind in FAULTS]
     rare = [what for what in wanted if not tally.figures[what]]
     assert not rare, f"never tried: {rare}"

@@ -17,9 +17,10 @@ import pytest
 
 from ottla.config import BrokerConfig, Endpoint
 from ottla.metadata.frozen import FrozenMap
+from ottla.server.connection import Connection
 from ottla.server.dispatch import HANDLERS, Handler
 from ottla.server.limits import Limits
-from ottla.server.listener import Connection, Listener
+from ottla.server.listener import Listener
 from ottla.server.measures import NodeMetrics
 from ottla.server.quotas import Quotas
 from ottla.server.tick import Tick

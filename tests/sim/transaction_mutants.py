@@ -130,7 +130,7 @@ def aborted_transactions_lost_in_compaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compacting, "_aborted_rows", lambda disk, job: [])
 
 
-@mutant(3)
+@mutant(8)
 def prepared_ends_forgotten_by_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Nobody goes on with the markers of a transaction whose coordinator died."""
 

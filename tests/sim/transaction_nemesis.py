@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ottla.coordination import commits
 from ottla.coordination.transactions import adding, ending, init
+from ottla.log.producers import Origin
+from ottla.replication.partition import Partition
 from ottla.server.node import Node
-from ottla.sim.disk import Loss
+from ottla.sim.disk import Loss, PowerCut
+from ottla.wire.records import TRANSACTIONAL_BIT
 from sim.nemesis import Nemesis
 from sim.topics import NODE
 
@@ -22,19 +25,59 @@ DECIDED: dict[str, Callable[..., Any]] = {
     "add": adding.admit,
     "prepare": ending.end,
 }
+# Right before the leader takes a batch of a transaction, and right after it wrote it.
+APPENDS = ("produce", "produced")
+STEPS = (*DECIDED, *APPENDS, "offsets", "markers", "complete")
 WAITS_FOR_STEP_S = 2.0
+ATTRIBUTES_AT = 22
+
+
+def watch_appends(node: Node, step: str, come: Callable[[memoryview], None]) -> None:
+    """`come` is told of each batch of a transaction that is at this step. Partitions have no room for a method of their own:
+    those of this process get another class."""
+    classes: dict[type[Partition], type[Partition]] = {}
+    for partition in node.replicas.all():
+        usual = type(partition)
+        partition.__class__ = classes.setdefault(usual, _watched(usual, step, come))
+
+
+def _watched(usual: type[Partition], step: str, come: Callable[[memoryview], None]) -> type[Partition]:
+    written: dict[tuple[bytes, int], tuple[int, memoryview]] = {}
+
+    class Watched(usual):  # type: ignore[valid-type, misc]
+        __slots__ = ()
+
+        def append(self, data: Any, now_ms: int, origin: Origin, *more: Any, **named: Any) -> Any:
+            concerns = origin is Origin.CLIENT and data[ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+            if concerns and step == "produce":
+                come(data)
+            appended = super().append(data, now_ms, origin, *more, **named)
+            if concerns and step == "produced":
+                written[self.key] = appended.last_offset, memoryview(bytes(data))
+            return appended
+
+        def write(self) -> None:
+            super().write()
+            last_offset, data = written.get(self.key, (self.log.end_offset, memoryview(b"")))
+            if last_offset < self.log.end_offset:
+                del written[self.key]
+                come(data)
+
+    return Watched
 
 
 class TransactionNemesis(Nemesis):
     def __init__(self, play: TransactionPlay) -> None:
         super().__init__(cast("Any", play))
         self.stage = play
+        # Seeds that follow each other begin with one step after the other, so that not too many of them have all.
+        self.next = STEPS[int(play.story.seed) % len(STEPS)]
 
     def kinds(self) -> list[Callable[[], Awaitable[None]]]:
         """A little of everything, or one theme."""
         steps = [self.kill_at_step] * 4
         node = [*steps, self.kill, self.kill_at_call, self.kill_at_call, self.clean_restart]
-        node += [self.disappear_together] * 2
+        node += [self.disappear_together] * 4
         network = [self.reset, self.stall, self.cut_off, self.slow_client, self.pause_node, self.pause_client]
         network += [self.lost_answers, self.lost_answers, self.partition]
         disk = [self.full_disk, self.full_disk, self.slow_disk, self.sync_error]
@@ -52,7 +95,7 @@ class TransactionNemesis(Nemesis):
 
     async def kill_at_step(self) -> None:
         """Right before something of this step is written, or a few disk calls later."""
-        step = self.rng.choice((*DECIDED, "offsets", "markers", "complete"))
+        step, self.next = self.next, self.rng.choice(STEPS)
         self.count(f"kill at {step}")
         node = self.machine.node
         assert node is not None
@@ -70,6 +113,9 @@ class TransactionNemesis(Nemesis):
             self.before(node.markers, "_complete", step)
         elif step == "offsets":
             self.before(node.groups, "decide", step, lambda args: args[1] is commits.commit_in_transaction)
+        elif step in APPENDS:
+            loss = self.loss()
+            watch_appends(node, step, lambda _: self.fall_at_once(step, loss))
         else:
             for way in ("decide", "ask"):
                 self.before(node.transactions, way, step, lambda args: args[1] is DECIDED[step])
@@ -85,6 +131,13 @@ class TransactionNemesis(Nemesis):
             return await usual(*args, **more)
 
         setattr(owner, name, fall)
+
+    def fall_at_once(self, step: str, loss: Loss | None) -> None:
+        """Nothing more happens, not even the answer that was about to leave."""
+        self.loop.note("at step", step)
+        self.faults[f"killed at {step}"] += 1
+        self.cluster.kill(NODE, loss)
+        raise PowerCut
 
     async def clean_restart(self) -> None:
         self.count("clean stop")

@@ -16,6 +16,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ottla.client import commits
 from ottla.client.admin import Admin
@@ -69,6 +70,8 @@ def play(seed: int | str, rounds: int = 4, generation: int | None = None) -> Sto
 
 
 class TransactionPlay(Stage):
+    audits = Auditor
+
     def __init__(self, seed: int | str, rounds: int, generation: int | None = None) -> None:
         super().__init__(seed, rounds)
         self.accounts = Accounts()
@@ -103,27 +106,38 @@ class TransactionPlay(Stage):
         return self.told()
 
     async def act(self, said: list[Said]) -> None:
-        client = self.cluster.client
-        others = [client("admin", self.administrate())]
-        if self.generation == 2:
-            others.append(client("echo", Echo(self, said).run()))
-        readers = [
-            client("strict", Reader(self, "strict", True).run()),
-            client("loose", Reader(self, "loose", False).run()),
-        ]
-        readers.append(client("auditor", Auditor(self).run()))
-        churn = self.loop.create_task(self.churn())
+        workers = self.seat_workers(said)
+        readers = self.seat_readers()
+        workers.insert(0, self.loop.create_task(self.churn()))
         await TransactionNemesis(self).run()
         self.finishing = True
-        for task in (churn, *others):
+        await self.come_to_rest(workers, readers)
+        await self.cluster.client("judge", self.close_books())
+
+    def seat_workers(self, said: list[Said]) -> list[asyncio.Task[Any]]:
+        workers = [self.cluster.client("admin", self.administrate())]
+        if self.generation == 2:
+            workers.append(self.cluster.client("echo", Echo(self, said).run()))
+        return workers
+
+    def seat_readers(self) -> list[asyncio.Task[Any]]:
+        client = self.cluster.client
+        return [
+            client("strict", Reader(self, "strict", True).run()),
+            client("loose", Reader(self, "loose", False).run()),
+            client("auditor", self.audits(self).run()),
+        ]
+
+    async def come_to_rest(self, workers: list[asyncio.Task[Any]], readers: list[asyncio.Task[Any]]) -> None:
+        """First those who act; when everything is decided, those who read."""
+        for task in workers:
             await task
         for actor in self.actors:
             await actor.rest()
-        await client("judge", self.stabilise())
+        await self.cluster.client("judge", self.stabilise())
         self.finished = True
         for task in readers:
             await task
-        await client("judge", self.close_books())
 
     def told(self) -> Story:
         ended = {f"transactions {end.value}": count for end, count in self.accounts.ended.items()}

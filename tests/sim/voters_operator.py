@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ANSWER_S, TIMEOUT_MS = 2.5, 1000
 ATTEMPTS_MAX = 6
+LOOK_EVERY_S = 0.002
 # For so long a request may still take effect whose answer did not come: sent to a controller, or to a broker.
 DOUBTFUL_S, FORWARDED_S = 8.0, 65.0
 # The leader says that nothing was written.
@@ -41,7 +42,7 @@ class VotersOperator:
     def __init__(self, play: VotersPlay) -> None:
         self.play, self.cluster = play, play.cluster
         self.rng = play.loop.chance("operator")
-        self.floor = self.rng.choice((1, 1, 2, 2, 3))
+        self.floor = self.rng.choice((1, 1, 2, 2))
         self.asks_brokers = self.rng.random() < 0.3
         self.wishes: list[Turn] = []  # those that are asked for just now
         self.asked: Counter[Turn] = Counter()
@@ -51,6 +52,7 @@ class VotersOperator:
         self.doubtful_until = 0.0
         self.has_ended = False
         self.held = 0  # how many wait for nothing to be under way
+        self.is_pressed = False  # somebody wants the next change now, and that it is the leader who goes
         self.found: list[Anomaly] = []
 
     @property
@@ -58,16 +60,36 @@ class VotersOperator:
         return bool(self.wishes)
 
     async def run(self) -> None:
+        looking = asyncio.get_running_loop().create_task(self.look_closely())
+        await self.change_voters()
+        looking.cancel()
+        self.has_ended = True
+
+    async def look_closely(self) -> None:
+        """A change takes a few milliseconds if nothing is in its way."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.is_asking:
+                self.play.watch.look_at_leaders()
+
+    async def change_voters(self) -> None:
         deeds = (*[self.remove] * 3, *[self.remove_leader] * 2, *[self.add] * 4, *[self.change_twice] * 2)
         while not self.play.finishing:
             if self.may_change():
                 await self.rng.choice(deeds)()
             await self.replace()
-            await asyncio.sleep(self.rng.expovariate(1 / 0.4))
+            await self.rest(self.rng.expovariate(1 / 0.4))
+            if self.is_pressed and self.may_change():
+                await self.remove_leader()
+            self.is_pressed = False
         while self.play.watch.outdated() and not self.play.joins:
             await self.replace()
             await asyncio.sleep(0.1)
-        self.has_ended = True
+
+    async def rest(self, seconds: float) -> None:
+        until = self.play.loop.time() + seconds
+        while self.play.loop.time() < until and not self.is_pressed:
+            await asyncio.sleep(0.01)
 
     def may_change(self) -> bool:
         watch = self.play.watch

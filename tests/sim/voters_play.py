@@ -25,9 +25,9 @@ from ottla.sim.cluster import Topology
 from ottla.sim.disk import SimDisk
 from ottla.sim.loop import SimLoop, run
 from ottla.sim.voter_checks import WatchOfVoters
-from sim.cluster_nemesis import Nemesis
-from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Play, Preparation, parse
-from sim.stage import Story, print_stories
+from sim.cluster_play import ENDED_WITHIN_S, LIMIT_S, Preparation, perform, print_played
+from sim.operators import OperatorNemesis, OperatorPlay
+from sim.stage import Story
 from sim.voters_operator import VotersOperator
 
 JOIN = "controller.quorum.auto.join.enable"
@@ -43,9 +43,7 @@ def play(
     seed: int | str, rounds: int = 5, only: Collection[int] | None = None, kinds: Collection[str] | None = None
 ) -> Story:
     """One history, of `v7` for the seed 7."""
-    stage = VotersPlay(f"v{seed}" if isinstance(seed, int) else seed, rounds, only, kinds)
-    stage.disks()
-    return run(stage.story.seed, stage.run, limit_s=LIMIT_S)
+    return perform(VotersPlay(seed, rounds, only, kinds))
 
 
 @functools.cache
@@ -69,7 +67,7 @@ class VotersPreparation(Preparation):
         return {**super().settings(), JOIN: "false"}
 
 
-class VotersNemesis(Nemesis):
+class VotersNemesis(OperatorNemesis):
     play: VotersPlay
 
     def kinds(self) -> dict[str, int]:
@@ -89,18 +87,11 @@ class VotersNemesis(Nemesis):
         if name not in self.play.topology.brokers:
             self.unnoticed = None  # nobody counts on it for records
 
-    async def asking(self) -> bool:
-        """As soon as somebody is asked for a change, if that comes soon."""
-        for _ in range(300):
-            if self.play.operator.is_asking:
-                return True
-            await asyncio.sleep(0.005)
-        return False
-
     async def cut_off_deciding(self, rng: random.Random) -> None:
         """It takes changes that only it knows of, and others lead meanwhile."""
-        if await self.asking() and (name := self.controller()) is not None:
+        if (name := self.controller()) is not None:
             self.count("cut off who decides")
+            self.play.operator.is_pressed = True
             others = rng.sample(self.others(name), rng.randint(len(self.names) // 2, len(self.names) - 1))
             await self.lasting(rng, [pair for other in others for pair in ((name, other), (other, name))])
 
@@ -117,14 +108,16 @@ class VotersNemesis(Nemesis):
         await self.lasting(rng, [pair for one in some for other in rest for pair in ((one, other), (other, one))])
 
 
-class VotersPlay(Play):
+class VotersPlay(OperatorPlay):
+    letter = "v"
     watches = WatchOfVoters
     torments = VotersNemesis
+    operates = VotersOperator
     watch: WatchOfVoters
 
     def __init__(self, seed: int | str, *args: Any) -> None:
         super().__init__(seed, *args)
-        chance = random.Random(f"{seed}/voters")
+        chance = random.Random(f"{self.story.seed}/voters")
         self.topology = chance.choice(TOPOLOGIES)
         self.joins = chance.random() < 0.25
         # What groups go through costs much and has plays of its own.
@@ -138,13 +131,9 @@ class VotersPlay(Play):
 
     def begin(self, loop: SimLoop, disks: Any) -> None:
         super().begin(loop, disks)
-        self.operator = VotersOperator(self)
         if self.joins:
             machines = [self.cluster.machines[name] for name in self.topology.controllers]
             self.watch.wanted = frozenset(machine.number for machine in machines)
-
-    def more_clients(self) -> list[asyncio.Task[Any]]:
-        return [self.cluster.client("operator", self.operator.run())]
 
     async def put_right(self) -> None:
         """Voters whose disks were wiped stay wiped until somebody has replaced them."""
@@ -161,10 +150,5 @@ class VotersPlay(Play):
         return story
 
 
-def play_text(text: str) -> Story:
-    seed, only = parse(text)
-    return play(seed, only=only)
-
-
 if __name__ == "__main__":
-    print_stories(play_text, sys.argv[1:])
+    print_played(play, sys.argv[1:])

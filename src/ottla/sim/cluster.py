@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import WrongDirectory
-from ottla.log.directory import make_durable_directory
+from ottla.log.directory import METADATA_LOG, make_durable_directory
 from ottla.log.identity import META_PROPERTIES, BadIdentity, MetaProperties, write_meta_properties
 from ottla.metadata.controller import format_records
 from ottla.metadata.records import frame
@@ -226,7 +226,7 @@ class SimCluster:
 
     def format(self, machine: Machine, voters: VoterSet) -> None:
         """Give its directory an identity, as `kafka-storage format` does; and the first voters, if there are any."""
-        disk, now_ms, log = machine.disk, self.worlds.now_ms(machine.name), f"{DATA}/__cluster_metadata-0"
+        disk, now_ms, log = machine.disk, self.worlds.now_ms(machine.name), f"{DATA}/{METADATA_LOG}"
         make_durable_directory(disk, DATA)
         make_durable_directory(disk, log)
         values = [frame(record, version) for record, version in format_records()]

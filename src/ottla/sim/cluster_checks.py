@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.log.directory import METADATA_LOG
 from ottla.log.log import Log
 from ottla.metadata.image import Image
 from ottla.metadata.topics import CONSUMER_OFFSETS
@@ -37,7 +38,7 @@ from ottla.sim.disk import SimDisk
 from ottla.wire.records import HEADER_BYTES, Batch, look_ahead
 from ottla.wire.schema import ZERO_UUID
 
-QUORUM = "__cluster_metadata-0"
+QUORUM = METADATA_LOG
 # An in-sync replica may be behind for as long as it takes everybody to notice that it came back with less.
 BEHIND_S = 4.0
 
@@ -79,14 +80,15 @@ class Truth:
     stamps: dict[int, Stamp] = field(default_factory=dict)
     sequences: dict[tuple[int, int, int], int] = field(default_factory=dict)
     end: int = 0
-    ends: dict[int, int] = field(default_factory=dict)  # where what was written in each epoch ends
+    ends: dict[int, int] = field(default_factory=dict)  # where what was committed in each epoch ends
     leaders: dict[int, int] = field(default_factory=dict)
     behind_since: dict[int, float] = field(default_factory=dict)
-    short: tuple[int, tuple[int, ...], int] | None = None  # epoch, in-sync set and end of a leader with too few in sync
+    short: tuple[int, int, int] | None = None  # epoch, partition epoch and end of a leader with too few in sync
 
     def end_for(self, epoch: int) -> int:
-        """What a leader of this epoch must have. It may be deposed without knowing: then there is more, of later epochs."""
-        return max((end for written_in, end in self.ends.items() if written_in <= epoch), default=0)
+        """What a leader of this epoch must have. It may be deposed without knowing: then more was committed in later epochs,
+        also of what was written before it and nobody was told of, if those lead who still have it (seed m20261208)."""
+        return max((end for committed_in, end in self.ends.items() if committed_in <= epoch), default=0)
 
 
 class Watch:
@@ -140,7 +142,7 @@ class Watch:
             self._leads(truth, epoch, quorum.leader_id, machine.name)
         log: Log | None = getattr(quorum.store, "log", None)
         if log is not None:
-            self._compare(truth, machine, log, quorum.committed_end.value)
+            self._compare(truth, machine, log, quorum.committed_end.value, epoch)
             # Its role, because a node may fall in the middle of becoming a follower.
             leads = quorum.is_started and isinstance(quorum.consensus.replica.role, Leader)
             if leads and log.end_offset < truth.end_for(epoch):
@@ -176,7 +178,7 @@ class Watch:
 
     def _look_at_partition(self, machine: Machine, node: Node, partition: Partition, number: int) -> None:
         truth = self._truth((partition.topic_id, partition.index), f"{partition.topic}-{partition.index}")
-        self._compare(truth, machine, partition.log, partition.high_watermark.value)
+        self._compare(truth, machine, partition.log, partition.high_watermark.value, partition.leader_epoch)
         if partition.leader == number:
             self._leads(truth, partition.leader_epoch, number, machine.name)
             if partition.log.end_offset < (committed := truth.end_for(partition.leader_epoch)):
@@ -194,7 +196,7 @@ class Watch:
         if before != leader:
             self.report("two-leaders", truth.name, f"epoch {epoch} is led by {before}, and for {who} by {leader}")
 
-    def _compare(self, truth: Truth, machine: Machine, log: Log, bound: int) -> None:
+    def _compare(self, truth: Truth, machine: Machine, log: Log, bound: int, epoch: int) -> None:
         walk = self._walks.get(log)
         if walk is None:
             walk = self._walks[log] = Walk()
@@ -207,15 +209,17 @@ class Watch:
                 self._read_notes(batch, data[at : at + batch.size])
             if due >= 0 and batch.base_offset != due:
                 self.report("hole", truth.name, f"on {machine.name} {due} was due and {batch.base_offset} came")
-            self._compare_batch(truth, machine.name, batch)
+            self._compare_batch(truth, machine.name, batch, epoch)
         truth.end = max(truth.end, walk.offset)
 
     def _read_notes(self, batch: Batch, data: bytearray) -> None:
         """What the quorum says about itself has been committed."""
 
-    def _compare_batch(self, truth: Truth, name: str, batch: Batch) -> None:
+    def _compare_batch(self, truth: Truth, name: str, batch: Batch, epoch: int) -> None:
         stamp = (batch.next_offset, batch.leader_epoch, batch.crc)
-        truth.ends[batch.leader_epoch] = max(truth.ends.get(batch.leader_epoch, 0), batch.next_offset)
+        if batch.base_offset not in truth.stamps:  # who shows it first knows best in which epoch that came about
+            committed_in = max(epoch, batch.leader_epoch)
+            truth.ends[committed_in] = max(truth.ends.get(committed_in, 0), batch.next_offset)
         before = truth.stamps.setdefault(batch.base_offset, stamp)
         if before != stamp:
             self.report("committed-differs", truth.name, f"{batch.base_offset} was {before}, and is {stamp} on {name}")
@@ -228,9 +232,10 @@ class Watch:
                 self.report("duplicate-batch", truth.name, f"{sequence} at {place} and {batch.base_offset}")
 
     def _look_at_numbers(self, truth: Truth, name: str, partition: Partition) -> None:
-        """From one look to the next with the same too few in sync nothing may come in: everybody here wants all to have it."""
+        """From one look to the next with too few in sync nothing may come in: everybody here wants all to have it. By the
+        partition epoch nobody else was in sync between the looks: somebody can be, for two milliseconds."""
         is_short = len(partition.isr) < min(partition.min_insync, len(partition.replicas))
-        now = (partition.leader_epoch, tuple(partition.isr), partition.log.end_offset) if is_short else None
+        now = (partition.leader_epoch, partition.partition_epoch, partition.log.end_offset) if is_short else None
         before, truth.short = truth.short, now
         if now is not None and before is not None and now[:2] == before[:2] and now[2] > before[2]:
             self.report("too-few", truth.name, f"{name} took records up to {now[2]} with {partition.isr} in sync")

@@ -74,6 +74,10 @@ class WatchOfVoters(Watch):
 
     def look(self) -> None:
         super().look()
+        self.look_at_leaders()
+
+    def look_at_leaders(self) -> None:
+        """Only that, for those who look more often: what is open or wrong for a moment is over soon."""
         for machine in self.cluster.machines.values():
             self._note_synced(machine)
         for node, role in self._leaders():
@@ -85,14 +89,18 @@ class WatchOfVoters(Watch):
         if node is not None and node.quorum.is_started:
             # What of the log is committed and has no records of the metadata in it is committed all the same.
             quorum, truth = node.quorum, self._truth(QUORUM, QUORUM)
-            self._compare(truth, machine, quorum.store.log, quorum.consensus.replica.high_watermark)
+            self._compare(truth, machine, quorum.store.log, quorum.consensus.replica.high_watermark, quorum.epoch)
             self._look_at_history(machine.name, quorum.consensus.replica.history, quorum.committed_end.value)
         self._note_synced(machine)
 
     def _note_synced(self, machine: Machine) -> None:
+        """A process that starts again after a kill does not know yet that the end of its log was synced before: as long as
+        that is there, it counts (seed v88)."""
         node = machine.node
         if node is not None and node.quorum.is_started:
-            self._synced[node.quorum.store.directory_id] = node.quorum.store.synced_end
+            store = node.quorum.store
+            before = self._synced.get(store.directory_id, 0)
+            self._synced[store.directory_id] = max(store.synced_end, min(before, store.end_offset))
 
     def _read_notes(self, batch: Batch, data: bytearray) -> None:
         for offset, record in enumerate(iterate(bytes(data)), batch.base_offset):
