@@ -23,7 +23,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from apache import kafka
-from bench import cluster, compaction, drivers, groups, report, spark, testing, transactions
+from bench import cluster, commands, compaction, drivers, groups, report, spark, testing, transactions
 from bench.lines import LINES
 from bench.scenes import QUICK, SCENES, Size, Tally
 from harness import TREE, DidNotStart, Node, Server
@@ -36,6 +36,7 @@ PLAYED = {
     "compaction": (compaction.compaction, compaction.LINES),
     "transactions": (transactions.transactions, transactions.LINES),
     "testing": (testing.testing, testing.LINES),
+    "commands": (commands.commands, commands.LINES),
     "spark": (spark.spark, spark.LINES),
     "cluster": (cluster.cluster, cluster.LINES),
     "cluster-metadata": (cluster.cluster_metadata, cluster.METADATA_LINES),

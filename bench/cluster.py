@@ -14,7 +14,7 @@ from pathlib import Path
 from apache import kafka
 from bench import client, drivers
 from bench.drivers import CannotMeasure, Figures
-from bench.scenes import PARTITIONS, Size, Tally, attempt, costed, rounds
+from bench.scenes import PARTITIONS, REQUEST_WARM_UPS, Size, Tally, attempt, costed, rounds
 from cluster.nodes import ApacheMember, Cluster, Member
 from harness import Node, Server
 
@@ -29,6 +29,8 @@ KILLS, KILLS_QUICK = 20, 2
 IDLE_SECONDS = 10.0
 NODES = (1, 2, 3)
 SECONDS_MAX = 300.0
+# Connections, and requests under way on each.
+WARMING = (20, 5)
 
 
 class MeasuredApache(ApacheMember):
@@ -110,12 +112,16 @@ def _bulk(door: Door, topic: str, count: int, value: int) -> Callable[[], Figure
 
 
 def one_at_a_time(nodes: Cluster, size: Size, tally: Tally) -> None:
-    """One connection to the leader; the next record is sent when the last one is acknowledged."""
+    """One connection to the leader; the next record is sent when the last one is acknowledged.
+
+    So few requests come that way that a JIT compiler would go on learning for minutes: many connections teach it first."""
     if not tally.wants("cluster-one"):
         return
     with attempt(tally, "cluster-one"):
         nodes.create("one")
         leader = nodes.members[nodes.leader("one")]
+        for _ in range(REQUEST_WARM_UPS):
+            drivers.raw(leader, "produce", "one", size.seconds, *WARMING, 1, 100)
         for counts in rounds(size):
             figures = costed(Door(nodes), lambda: drivers.raw(leader, "produce", "one", size.seconds, 1, 1, 1, 100))
             if counts:

@@ -99,18 +99,27 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 def family_cpu_seconds(pid: int) -> float:
     """Processor time of a process, of its children and theirs, and of those that have ended and were waited for."""
+    return sum(own + of_ended for _, own, of_ended in family_cpu(pid))
+
+
+def family_cpu(pid: int) -> list[tuple[str, float, float]]:
+    """The same by member: its name, its own seconds, and those of its children that have ended and were waited for."""
     parents: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
+    used: dict[int, tuple[str, float, float]] = {}
+    tick = os.sysconf("SC_CLK_TCK")
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(") ")[2].split()
+            head, _, tail = path.read_text().rpartition(") ")
         except OSError:
             continue  # it has just ended
-        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
-        used[int(path.parent.name)] = sum(map(int, fields[11:15]))
-    family, waiting = 0, [pid]
+        fields, member = tail.split(), int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(member)
+        own, of_ended = (sum(map(int, part)) / tick for part in (fields[11:13], fields[13:15]))
+        used[member] = head.partition("(")[2], own, of_ended
+    family, waiting = [], [pid]
     while waiting:
         member = waiting.pop()
-        family += used.get(member, 0)
+        if member in used:
+            family.append(used[member])
         waiting += parents.get(member, [])
-    return family / os.sysconf("SC_CLK_TCK")
+    return family

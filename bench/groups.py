@@ -1,105 +1,40 @@
-"""Loads on the coordinator: many small groups that commit, members that come and go, a million offsets to load.
-
-Members are played by the benchmark itself, over plain sockets, so that the broker is what is measured: real clients would cost
-more than either broker.
-"""
+"""Loads on the coordinator: many small groups that commit, members that come and go (churn.py), a million offsets to load."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from bench import client
+from bench import churn, client
+from bench.asking import WAIT_FOR, Line, find, frame
 from bench.drivers import CannotMeasure
 from bench.scenes import Size, Tally
-from harness import Server, split
-from ottla.wire.codec import decode
+from harness import Server
 from ottla.wire.errors import Error
-from ottla.wire.frames import read_response_header, request_frame
-from ottla.wire.messages import RESPONSES
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
-from ottla.wire.messages.groups import (
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
-from ottla.wire.schema import Message
+from ottla.wire.messages.groups import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 TOPIC = "offsets"
 CONNECTIONS = 50
 PARTITIONS_PER_GROUP = 1_000
-CHURN_PARTITIONS = 200
-VERSIONS: dict[type[Message], int] = {
-    OffsetCommitRequest: 7,
-    OffsetFetchRequest: 7,
-    FindCoordinatorRequest: 2,
-    JoinGroupRequest: 5,
-    SyncGroupRequest: 3,
-    HeartbeatRequest: 3,
-    LeaveGroupRequest: 2,
-}
-WAIT_FOR = {error.code for error in (Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE)}
-WAIT_FOR |= {Error.NOT_COORDINATOR.code}
-
-
-class Line:
-    """One connection; requests are answered in order."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._turn = asyncio.Lock()
-
-    @classmethod
-    async def to(cls, server: Server) -> Line:
-        return cls(*await asyncio.open_connection(*split(server.address)))
-
-    async def ask(self, request: Message) -> Any:
-        version = VERSIONS[type(request)]
-        frame = b"".join(bytes(part) for part in request_frame(request, version, 1, "bench"))  # type: ignore[arg-type]
-        data = await self.exchange(frame)
-        response = RESPONSES[type(request).key]
-        _, position = read_response_header(data, response, version)  # type: ignore[arg-type]
-        return decode(response, data, version, position)  # type: ignore[type-var]
-
-    async def exchange(self, frame: bytes) -> bytes:
-        async with self._turn:
-            self._writer.write(frame)
-            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-            return await self._reader.readexactly(size)
-
-    def close(self) -> None:
-        self._writer.transport.abort()
 
 
 def groups(server: Server, size: Size, tally: Tally) -> None:
-    """When a group settles depends on when its rounds began, so both begin without the delay of a group's first one."""
     settings: dict[str, str] = server.settings  # type: ignore[attr-defined]
-    settings["group.initial.rebalance.delay.ms"] = "0"
+    settings |= churn.SETTINGS
     server.start()
     if tally.wants("groups-commit-cpu", "offsets-load", "offsets-restart"):
         client.make_topic(server, TOPIC, PARTITIONS_PER_GROUP)
     if tally.wants("groups-commit-cpu"):
         committing(server, size, tally)
-    if tally.wants("groups-churn-settled"):
-        tally.add("groups-churn-settled", asyncio.run(_churn(server, size)))
+    for key, kind in churn.LINES.items():
+        if tally.wants(key):
+            tally.add(key, churn.seconds_to_settle(server, size, kind))
     if tally.wants("offsets-load", "offsets-restart"):
         loading(server, size, tally)
     server.stop(60)
-
-
-async def find(line: Line, group: str) -> None:
-    deadline = time.monotonic() + 60
-    while (await line.ask(FindCoordinatorRequest(key=group))).error_code:
-        if time.monotonic() > deadline:
-            raise CannotMeasure("no coordinator")
-        await asyncio.sleep(0.1)
 
 
 def commit_request(group: str, generation: int, member: str, partitions: range, offset: int) -> OffsetCommitRequest:
@@ -177,10 +112,7 @@ async def _join(line: Line, group: str) -> tuple[str, int, str]:
 
 
 async def _commit_on(line: Line, group: str, generation: int, member: str, number: int, pace: Pace) -> None:
-    parts = request_frame(
-        commit_request(group, generation, member, range(number % 100, number % 100 + 1), 1), 7, 1, "b"
-    )
-    commit = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+    commit = frame(commit_request(group, generation, member, range(number % 100, number % 100 + 1), 1))
     beat = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
     due = time.monotonic() + number % 1000 / 1000
     turn = 0
@@ -198,117 +130,6 @@ async def _commit_on(line: Line, group: str, generation: int, member: str, numbe
 
 def _goodbye(group: str, _: int, member: str) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group, member_id=member)
-
-
-# --- members that come and go
-
-
-class Churner:
-    """A member of the one large group: it joins, takes its part, and says so until it is told to go."""
-
-    def __init__(self, server: Server, owners: dict[tuple[int, int], str]) -> None:
-        self._server, self._owners = server, owners
-        self.generation, self.member, self.owns = -1, "", frozenset[int]()
-
-    async def live(self) -> None:
-        line = await Line.to(self._server)
-        try:
-            while True:
-                await self._take_part(line)
-                await self._beat(line)
-        except asyncio.CancelledError:
-            line._writer.close()
-            raise
-        finally:
-            line.close()
-
-    async def _take_part(self, line: Line) -> None:
-        self.owns, self.generation = frozenset(), -1
-        join = JoinGroupRequest(
-            group_id="churn",
-            session_timeout_ms=6_000,
-            rebalance_timeout_ms=5_000,
-            member_id=self.member,
-            protocol_type="bench",
-            protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
-        )
-        joined = await line.ask(join)
-        if joined.error_code == Error.UNKNOWN_MEMBER_ID.code:
-            self.member = ""
-            return
-        self.member = joined.member_id
-        if joined.error_code:
-            return
-        parts = [
-            SyncGroupRequest.Assignment(member_id=m.member_id, assignment=struct.pack(">HH", n, len(joined.members)))
-            for n, m in enumerate(joined.members)
-        ]
-        synced = await line.ask(
-            SyncGroupRequest(
-                group_id="churn", generation_id=joined.generation_id, member_id=self.member, assignments=parts
-            )
-        )
-        if synced.error_code == 0 and synced.assignment:
-            place, count = struct.unpack(">HH", synced.assignment)
-            self._own(joined.generation_id, frozenset(range(place, CHURN_PARTITIONS, count)))
-
-    def _own(self, generation: int, partitions: frozenset[int]) -> None:
-        self.generation, self.owns = generation, partitions
-        for partition in partitions:
-            owner = self._owners.setdefault((generation, partition), self.member)
-            if owner != self.member:
-                raise CannotMeasure(f"partition {partition} had two owners in generation {generation}")
-
-    async def _beat(self, line: Line) -> None:
-        beat = HeartbeatRequest(group_id="churn", generation_id=self.generation, member_id=self.member)
-        while self.generation >= 0 and (await line.ask(beat)).error_code == 0:
-            await asyncio.sleep(0.5)
-
-
-async def _churn(server: Server, size: Size) -> float:
-    """Seconds until the group has settled, after 200 members came and went for a while."""
-    line, owners = await Line.to(server), dict[tuple[int, int], str]()
-    await find(line, "churn")
-    living: dict[asyncio.Task[None], Churner] = {}
-    for _ in range(int(size.churn_seconds * 10)):
-        _add(server, owners, living)
-        if len(living) > size.members:
-            next(iter(living)).cancel()
-        await asyncio.sleep(0.1)
-        _bury(living)
-    while len(living) < size.members:
-        _add(server, owners, living)
-    began = time.monotonic()
-    while not _is_settled(list(living.values())):
-        if time.monotonic() - began > 120:
-            raise CannotMeasure("the group did not settle in two minutes")
-        _bury(living)
-        await asyncio.sleep(0.05)
-    settled = time.monotonic() - began
-    for task in living:
-        task.cancel()
-    await asyncio.gather(*living, return_exceptions=True)
-    line.close()
-    return settled
-
-
-def _add(server: Server, owners: dict[tuple[int, int], str], living: dict[asyncio.Task[None], Churner]) -> None:
-    churner = Churner(server, owners)
-    living[asyncio.get_running_loop().create_task(churner.live())] = churner
-
-
-def _bury(living: dict[asyncio.Task[None], Churner]) -> None:
-    """Forgets who was told to go; whoever ended otherwise ends the measurement."""
-    for task in [task for task in living if task.done()]:
-        del living[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise CannotMeasure(f"a member ended with {error!r}")
-
-
-def _is_settled(members: list[Churner]) -> bool:
-    generations = {member.generation for member in members}
-    owned = Counter(partition for member in members for partition in member.owns)
-    return len(generations) == 1 and owned == Counter(range(CHURN_PARTITIONS))
 
 
 # --- a million offsets
@@ -358,4 +179,4 @@ def _names(count: int) -> Iterator[str]:
     return (f"loaded-{n}" for n in range(count))
 
 
-LINES = frozenset({"groups-commit-cpu", "groups-churn-settled", "offsets-load", "offsets-restart"})
+LINES = frozenset({"groups-commit-cpu", *churn.LINES, "offsets-load", "offsets-restart"})

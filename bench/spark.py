@@ -34,7 +34,11 @@ RATES = {
     "spark-copy": "copy",
     "spark-write": "write",
 }
-MEDIANS = {"spark-small-batch": "small_batches", "spark-small-copy": "small_copies"}
+MEDIANS = {
+    "spark-small-batch": "small_batches",
+    "spark-small-copy": "small_copies",
+    "spark-empty": "empty_triggers",
+}
 LINES = frozenset({*RATES, *MEDIANS, "spark-session", "spark-first-row"})
 
 
@@ -75,9 +79,13 @@ class Spark:
         answer = json.loads(line)
         return answer["seconds"], answer["told"]
 
-    def cpu_seconds(self) -> float:
-        """Of the driver, the JVM and the workers, those that have ended included."""
-        return drivers.family_cpu_seconds(self._process.pid)
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Of the JVM, and of Python: the driver and the workers, those that have ended included."""
+        jvm = python = 0.0
+        for name, own, of_ended in drivers.family_cpu(self._process.pid):
+            # All that a JVM has started, and waited for, are processes of Python.
+            jvm, python = (jvm + own, python + of_ended) if name == "java" else (jvm, python + own + of_ended)
+        return jvm, python
 
 
 def spark(server: Server, size: Size, tally: Tally) -> None:
@@ -114,13 +122,19 @@ def first_rows(server: Server, size: Size, tally: Tally) -> None:
 
 
 def rates(key: str, job: str, rows: int, running: Spark, server: Server, size: Size, tally: Tally) -> None:
+    """Rows in a second; and what each row cost: the broker's processors under the key of the line, as everywhere, and those of
+    Spark apart, because ours does in Python what the connector does in the JVM."""
     for counts in _rounds(size):
-        spark_before, broker_before = running.cpu_seconds(), server.cpu_seconds()
+        before = *running.cpu_seconds(), server.cpu_seconds()
         seconds, _ = running.do(job)
         if counts:
-            spark_s, broker_s = running.cpu_seconds() - spark_before, server.cpu_seconds() - broker_before
+            after = *running.cpu_seconds(), server.cpu_seconds()
+            used = [now - then for now, then in zip(after, before, strict=True)]
+            for name, cpu_s in zip((f"{key}-jvm", f"{key}-python", key), used, strict=True):
+                tally.costs.setdefault(name, []).append(cpu_s * 1e6 / rows)
             tally.add(key, rows / seconds)
-            tally.say(f"{key} {rows / seconds:,.0f} rows/s; Spark {spark_s:.2f} s, broker {broker_s:.2f} s of a core")
+            told = "JVM {:.2f} s, Python {:.2f} s, broker {:.2f} s of a core".format(*used)
+            tally.say(f"{key} {rows / seconds:,.0f} rows/s; {told}")
 
 
 def _rounds(size: Size) -> list[bool]:

@@ -23,6 +23,11 @@ READ_TUNED = {
 WRITE_TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "1000000", "kafka.buffer.memory": str(128 << 20)}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
 SMALL_ROWS, SMALL_BATCHES = 80, 20
+EMPTY_TRIGGERS = 50
+TELL_EMPTY_MS = "spark.sql.streaming.noDataProgressEventInterval"
+
+# What a progress is known by, if it is of the kind that counts.
+Kind = Callable[[Any], object]
 
 
 def session(kind: str, jars: str) -> Any:
@@ -92,27 +97,42 @@ class Jobs:
         rows = self._few().select("key", "value")
         return self._small(rows.writeStream.format(self.kind).options(topic="copy", **self._named(), **self._writing))
 
+    def empty_triggers(self) -> float:
+        """The median of the time that a trigger takes which finds nothing new.
+
+        Spark makes no micro-batch then, and tasks have no part in it: what is left is the question how far the topic goes,
+        which it asks again after ten milliseconds. A micro-batch without rows, as state has for its watermark, would say
+        less: nothing is read for that one. Of empty triggers Spark tells every ten seconds, unless it is to tell of each.
+        """
+        self.spark.conf.set(TELL_EMPTY_MS, "0")
+        try:
+            quiet = self._stream(startingOffsets="latest").writeStream.format("noop")
+            return _median(self._run(quiet, EMPTY_TRIGGERS, _empty_trigger))
+        finally:
+            self.spark.conf.unset(TELL_EMPTY_MS)
+
     def _few(self) -> Any:
         return self._stream(maxOffsetsPerTrigger=str(SMALL_ROWS))
 
     def _small(self, writer: Any) -> float:
-        taken = self._run(writer, batches=SMALL_BATCHES)
-        return sorted(taken)[len(taken) // 2]
+        return _median(self._run(writer, SMALL_BATCHES, _micro_batch))
 
     def _named(self) -> dict[str, str]:
         """Each run is a query of its own, and would be taken for one that has lost its checkpoint."""
         self._made += 1
         return {"sinkId": f"copy-{self._made}"} if self.kind == "ottla" else {}
 
-    def _run(self, writer: Any, batches: int = 0, **trigger: bool) -> list[float]:
+    def _run(self, writer: Any, many: int = 0, kind: Kind = lambda _: None, **trigger: bool) -> list[float]:
+        """Until it is done, or has told of so many of a kind. How long they took, without the first."""
         checkpoint = tempfile.mkdtemp(prefix="ottla-bench-")
         try:
             writer = writer.option("checkpointLocation", checkpoint)
             query = (writer.trigger(**trigger) if trigger else writer).start()
-            taken: dict[int, float] = {}
-            while query.isActive and not (batches and len(taken) > batches):
-                for each in query.recentProgress if batches else ():
-                    taken[each["batchId"]] = each["durationMs"].get("triggerExecution", 0.0)
+            taken: dict[object, float] = {}
+            while query.isActive and not (many and len(taken) > many):
+                for each in query.recentProgress if many else ():
+                    if (name := kind(each)) is not None:
+                        taken[name] = each["durationMs"].get("triggerExecution", 0.0)
                 time.sleep(0.01)
             query.stop()
             if (error := query.exception()) is not None:
@@ -120,6 +140,19 @@ class Jobs:
             return list(taken.values())[1:]
         finally:
             shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _micro_batch(progress: Any) -> object:
+    return progress["batchId"]
+
+
+def _empty_trigger(progress: Any) -> object:
+    """All of them have the number of the micro-batch that would come next."""
+    return None if "addBatch" in progress["durationMs"] else progress["timestamp"]
+
+
+def _median(taken: list[float]) -> float:
+    return sorted(taken)[len(taken) // 2]
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from groups_bench import Asked, GroupsBench
+from groups_bench import GroupsBench
+from machine_bench import Asked
 from ottla.coordination import classic
 from ottla.coordination.classic_group import STABLE, ClassicGroup
 from ottla.coordination.records import GroupMetadataValue

@@ -13,6 +13,7 @@ from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.metadata.features import GROUP_VERSION
 from ottla.metadata.image import Image
 from ottla.metadata.records import FeatureLevelRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from ottla.metadata.replay import replay
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.schema import Message
@@ -52,8 +53,8 @@ class Crowd(GroupsBench):
         ]
 
     def _change(self, *records: Message) -> None:
-        self.image, delta = self.image.replay(records, self.image.offset + len(records), 1)
-        self._carry_out_all(self.coordinator.follow(self.image, delta, self.moment))
+        self.image, delta = replay(self.image, records, self.image.offset + len(records), 1)
+        self.carry_out_all(self.coordinator.follow(self.image, delta, self.moment))
 
     def group(self, group_id: str = GROUP) -> ConsumerGroup:
         group = self.groups.by_id[group_id]
