@@ -9,7 +9,7 @@ SPARK := .venv-spark
 # The tests of a file stay together, because they share a broker. They wait for processes more than they compute: on few cores
 # one file more than there are cores is played at a time.
 FILES := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
-TOGETHER ?= -n $(FILES) --dist loadfile
+TOGETHER ?= -n $(FILES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-slow test-spark search simulate mutants lint bench rounds fuzz format status matrix spark two-phase jars clean
 
@@ -23,8 +23,8 @@ test-slow: $(VENV)/.test $(JARS)
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m slow
 
 # Pipelines on Spark, the long way: kills, a cluster of Spark, a server of Spark Connect, Apache Kafka below; and Spark's own
-# connector on a node. Of the kills it prints what they have left behind.
-test-spark: $(VENV)/.test $(JARS)
+# connector, on a node and side by side with ours. Of the kills it prints where they fell, and what they have left behind.
+test-spark: $(VENV)/.test $(JARS) $(SPARK)/.installed tests/spark/jars/.complete
 	$(PIP) -e '.[connect]'
 	$(BIN)/python -m pytest -s -m slow tests/pipeline
 	$(MAKE) spark
@@ -33,11 +33,12 @@ test-spark: $(VENV)/.test $(JARS)
 search: $(VENV)/.test
 	OTTLA_EXAMPLES=search $(BIN)/python -m pytest -m "not slow" $$(grep -rl "from hypothesis" tests --include="test_*.py")
 
-# A cluster in one process, through many seeds. One that fails is shrunk, and the command that plays it again is printed.
+# A cluster in one process, through many seeds. One that fails is shrunk, and the command that plays it again is printed. Without
+# FIRST the seeds are new ones, by the clock. PLAY=operated: somebody moves replicas meanwhile; PLAY=voters: the voters change.
 FIRST ?= $(shell date +%s)
 SEEDS ?= 2000
 simulate: $(VENV)/.test
-	cd tests && ../$(BIN)/python -m sim.simulate $(FIRST) $(SEEDS)
+	cd tests && ../$(BIN)/python -m sim.simulate $(FIRST) $(SEEDS) $(addprefix --,$(PLAY))
 
 # Mistakes planted into the cluster: are they noticed, and how soon?
 mutants: $(VENV)/.test
@@ -57,7 +58,7 @@ bench: $(VENV)/.test $(JARS) $(SPARK)/.installed tests/spark/jars/.complete
 	$(BIN)/python -m bench
 
 # Three processes are killed, paused, restarted and cut off from each other while somebody writes: ROUNDS=50 SEED=...
-rounds: $(VENV)/.test
+rounds: $(VENV)/.test $(JARS)
 	OTTLA_ROUNDS=$(or $(ROUNDS),50) OTTLA_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s -m slow tests/cluster/test_rounds.py
 
 fuzz: $(VENV)/.test
@@ -85,7 +86,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing ottla and Spark, half a gigabyte ..."
+	@echo "installing ottla and Spark: half a gigabyte, which may take some minutes without a word ..."
 	$(PIP) -e '.[spark]'
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import settings
 
 from apache import kafka
+from compat.members import Jvm
 from harness import Node, running_logs, stop_all
+from sim import figures
 
 # The same examples in every run, so that a run says something about the change and not about luck; `make search` looks for
 # others. No deadline: machines are slow now and then.
@@ -25,21 +28,62 @@ settings.load_profile(os.environ.get("OTTLA_EXAMPLES", "steady"))
 for library in ("kafka", "aiokafka"):
     logging.getLogger(library).setLevel(logging.CRITICAL)
 
+FIGURES = "figures"
 StartNode = Callable[..., Node]
 RunTool = Callable[..., str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Simulations first: a file is played by one process, theirs take minutes, and what begins last is waited for alone."""
+    items.sort(key=lambda item: "sim" not in item.path.parts)
+
+
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """For tests that bound the work of a node in this process: nobody looks for garbage in what other tests have left here.
+    Millions of objects can be there, and one look at them takes longer than what is measured. A node of its own has none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def _served(directory: Path) -> Iterator[str]:
+    if given := os.environ.get("OTTLA_TEST_BOOTSTRAP"):
+        yield given
+        return
+    node = Node(directory)
+    try:
+        yield node.start().address
+    finally:
+        stop_all([node])
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of one node of ours, shared by the whole run. OTTLA_TEST_BOOTSTRAP names another broker instead."""
-    if given := os.environ.get("OTTLA_TEST_BOOTSTRAP"):
-        yield given
-        return
-    node = Node(tmp_path_factory.mktemp("broker") / "data")
-    try:
-        yield node.start().address
-    finally:
-        stop_all([node])
+    yield from _served(tmp_path_factory.mktemp("broker") / "data")
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same for one file: examples and pages name their topics, and others would meet them."""
+    yield from _served(tmp_path_factory.mktemp("own-broker") / "data")
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Callable[[], Jvm]]:
+    """Java's own clients, for all tests of a file, started when they are first needed."""
+    started: list[Jvm] = []
+
+    def get() -> Jvm:
+        if not started:
+            started.append(Jvm())
+        return started[0]
+
+    yield get
+    for each in started:
+        each.close()
 
 
 @pytest.fixture
@@ -87,8 +131,19 @@ def apache_tool() -> RunTool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test shows the end of the log of each server that runs beside it."""
+    """A failing test shows the end of the log of each server that runs beside it. Figures of plays travel with the report."""
     report: pytest.TestReport = yield
+    report.user_properties.extend((FIGURES, noted) for noted in figures.taken())
     if report.failed and {"broker", "node", "apache"} & set(getattr(item, "fixturenames", ())):
         report.sections.extend(running_logs())
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What simulations did, of all processes that played."""
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    properties = [each for report in reports for each in getattr(report, "user_properties", ())]
+    if told := figures.lines(noted for name, noted in properties if name == FIGURES):
+        terminalreporter.section("simulated")
+        for line in told:
+            terminalreporter.write_line(line)

@@ -13,6 +13,7 @@ from ottla.metadata.in_sync import alter_partition
 from ottla.metadata.periodic import fence_silent
 from ottla.metadata.reassignments import Wanted, reassign
 from ottla.metadata.records import ConfigRecord, FeatureLevelRecord
+from ottla.metadata.replay import replay
 from ottla.metadata.sessions import Sessions
 from ottla.wire.errors import Error
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse, BrokerHeartbeatRequest
@@ -54,7 +55,7 @@ class Pictured:
         return decision.reply
 
     def replay(self, *records: Message) -> None:
-        self.image = self.image.replay(records, self.image.offset + len(records), 1)[0]
+        self.image = replay(self.image, records, self.image.offset + len(records), 1)[0]
 
     def setting(self, name: str, value: str, topic: str | None = None) -> None:
         kind, resource = (BROKER, "") if topic is None else (TOPIC, topic)

@@ -51,11 +51,6 @@ REASONS = [
     ("IO-12", "What disks can do; it decides nothing here, and the benchmark reports rates of the node itself."),
     ("IO-13, RET-10", TIERED),
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
-    ("GRP-21", "A rate: `make bench` measures how soon 200 members settle."),
-    (
-        "GRP-22",
-        "A size: `make bench` measures what 2,000 groups cost; nothing plays 10,000 members.",
-    ),
     (
         "GRP-23",
         "A rate that nothing measures yet, because broker and consumers share one machine; tests show only that members share "

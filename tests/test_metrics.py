@@ -191,10 +191,10 @@ class TestNodeMetrics:
         measure = NodeMetrics({0: "Produce"}).api[0]
         best = math.inf
         for _ in range(50):
-            started = time.perf_counter()
+            started = time.process_time()
             for _ in range(1000):
                 measure.observe(0.0003, 200, 50)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         assert best / 1000 < 0.5e-6
 
     def test_a_thousand_topics_render_quickly(self):

@@ -14,14 +14,14 @@ from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer
 
 
-def test_the_program_on_the_page(broker: str, tmp_path: Path) -> None:
+def test_the_program_on_the_page(own_broker: str, tmp_path: Path) -> None:
     """TXN-11: what it reads comes out once."""
     (program,) = re.findall(r"```python\n(.*?)```", (TREE / "docs" / "client.md").read_text(), re.S)
     path = tmp_path / "shouting.py"
-    path.write_text(program.replace("localhost:9092", broker))
-    asyncio.run(_write(broker))
+    path.write_text(program.replace("localhost:9092", own_broker))
+    asyncio.run(_write(own_broker))
     subprocess.run([sys.executable, path], check=True, timeout=100)
-    assert asyncio.run(_read(broker)) == [b"ONE", b"THREE", b"TWO"]
+    assert asyncio.run(_read(own_broker)) == [b"ONE", b"THREE", b"TWO"]
 
 
 async def _write(address: str) -> None:

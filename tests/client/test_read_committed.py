@@ -68,6 +68,26 @@ def test_aborted_transactions_are_left_out():
     assert consumer.positions[WHERE] == 11
 
 
+def test_a_transaction_that_is_committed_before_one_that_is_aborted_is_read():
+    log = batch(0, b"committed", producer=1) + end(1, 1, commit=True) + batch(2, b"aborted", producer=1)
+    consumer = Consumer(Cluster("localhost:1"), {WHERE: 0}, read_committed=True)
+    aborted = [Found.AbortedTransaction(producer_id=1, first_offset=2)]
+    records: list[Consumed] = []
+    consumer._take(WHERE, Found(records=memoryview(log), aborted_transactions=aborted), records)
+    assert [record.value for record in records] == [b"committed"]
+
+
+def test_what_was_asked_at_a_position_that_was_left_is_passed_over():
+    """Or a reader that goes back would go on where it was, and miss what lies between."""
+    consumer = Consumer(Cluster("localhost:1"), {WHERE: 5})
+    asked = dict(consumer.positions)
+    consumer.seek(WHERE, 0)
+    part = Found(partition_index=0, records=memoryview(batch(5, b"later")))
+    answer = FetchResponse(responses=[FetchResponse.Topic(topic="t", partitions=[part])])
+    assert consumer._accept(asked, answer) == []
+    assert consumer.positions == {WHERE: 0}
+
+
 def test_reading_uncommitted_shows_all_but_markers():
     values, consumer = taken(0, read_committed=False)
     assert len(values) == 7

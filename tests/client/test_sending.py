@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.batches import Identity
+from ottla.client.batches import Identity, Pending
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from ottla.client.connection import Lost
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer, Sent
-from ottla.client.sending import FLYING_MAX
+from ottla.client.sending import FLYING_MAX, Manner, Sender
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import Record, build
+from told import PRODUCE, Told, play
 
 NUMBERS = itertools.count()
-PRODUCE = 0
 LIMIT_S = 60
 
 
@@ -212,7 +212,8 @@ def test_what_flies_behind_a_refused_batch_is_written_all_the_same(broker):
     run(broker, act)
 
 
-def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker):
+@pytest.mark.parametrize("behind_it", [(), (b"a", b"b")])
+def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker, behind_it):
     """What flew behind it is known to the leader.
 
     Whatever follows comes under another name, and nothing is written twice or taken for something else.
@@ -223,22 +224,61 @@ def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker)
             await producer.send(topic, value=b"first")
             identity = producer._sender.identity
             between.open.clear()
-            posted = [await producer.post(topic, value) for value in (bytes(3000), b"a", b"b")]
+            posted = [await producer.post(topic, value) for value in (bytes(3000), *behind_it)]
             await between.seen(between.produces + 1)
-            while len(producer._sender.lane(TopicPartition(topic, 0)).flying) < 3:
+            while len(producer._sender.lane(TopicPartition(topic, 0)).flying) < len(posted):
                 await asyncio.sleep(0)
-            while len((await written(cluster, topic))[0]) < 4:
+            while len((await written(cluster, topic))[0]) < 1 + len(posted):
                 await asyncio.sleep(0.01)
             await Admin(cluster).alter_configs(topic, put={"max.message.bytes": "2000"})
             between.cut()
             results = await asyncio.gather(*posted, return_exceptions=True)
             after = await producer.send(topic, value=b"after")
             assert producer._sender.identity != identity
-        assert [type(result) for result in results] == [Lost, Sent, Sent]
-        assert after.offset == 4
-        assert await written(cluster, topic) == [[b"first", bytes(3000), b"a", b"b", b"after"]]
+        assert [type(result) for result in results] == [Lost, *(Sent for _ in behind_it)]
+        assert after.offset == 1 + len(posted)
+        assert await written(cluster, topic) == [[b"first", bytes(3000), *behind_it, b"after"]]
 
     run(broker, act)
+
+
+@pytest.mark.parametrize("doubt", [Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Error.REQUEST_TIMED_OUT])
+def test_what_may_have_been_written_is_neither_refused_nor_numbered_anew(doubt):
+    """The first attempt may have come to something: the refusal of the second one says nothing about that."""
+
+    async def act(told: Told, producer: Producer) -> None:
+        await producer.send("t", value=b"first")
+        told.says[PRODUCE] = [doubt, doubt, Error.MESSAGE_TOO_LARGE, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        posted = [await producer.post("t", value) for value in (b"one", b"two")]
+        results = await asyncio.gather(*posted, return_exceptions=True)
+        assert [type(result) for result in results] == [Lost, Lost]
+        await asyncio.sleep(1)
+        assert told.asked.count(PRODUCE) == 5 and told.says[PRODUCE] == []
+
+    play(2, act, transactional_id=None, linger_ms=0, batch_bytes=1)
+
+
+def test_a_leadership_that_moved_is_followed_when_all_that_flies_is_answered():
+    """Or what comes later would be written before it."""
+
+    class Moved(Cluster):
+        def leader_at_hand(self, where: TopicPartition) -> Any:
+            return new
+
+    old, new = object(), object()
+    manner = Manner(-1, Codec.NONE, None, False, FLYING_MAX)
+    sender = Sender(Moved("localhost:1"), manner, name=None, on_closed=lambda _: None, on_settled=lambda _: None)  # type: ignore[arg-type]
+    lane = sender.lane(TopicPartition("t", 0))
+    flying, waiting = (Pending(0.0, 100.0) for _ in range(2))
+    for batch in (flying, waiting):
+        batch.closed, batch.data = True, b""
+    lane.known_as = lane.identity.producer_id
+    lane.flying.append(flying)
+    lane.queue.append(waiting)
+    lane.connection = old  # type: ignore[assignment]
+    assert sender._where_to(lane, 1.0) is None
+    lane.flying.clear()
+    assert sender._where_to(lane, 1.0) is new
 
 
 def test_a_leader_that_has_forgotten_us_takes_what_comes_first(broker):

@@ -34,20 +34,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made.start()
 
 
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[Callable[[], Jvm]]:
-    started: list[Jvm] = []
-
-    def get() -> Jvm:
-        if not started:
-            started.append(Jvm())
-        return started[0]
-
-    yield get
-    for each in started:
-        each.close()
-
-
 class Reading:
     """A topic that is filled, and groups of several kinds that read it."""
 

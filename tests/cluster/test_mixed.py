@@ -15,8 +15,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from apache import kafka
+from cluster.coordination import TRANSACTION, coordinator_of
+from cluster.generations import GENERATIONS, Speakers, ends_as, speakers
 from cluster.loads import Writer
 from cluster.nodes import DYNAMIC, STATIC, ApacheMember, Cluster, Member, eventually
+
+__all__ = ["speakers"]
 
 pytestmark = pytest.mark.apache
 
@@ -155,20 +159,28 @@ def test_groups_whoever_coordinates_them(mixed: Cluster, protocol: str) -> None:
         consumer.close()
 
 
-def test_transactions_whoever_coordinates_them(mixed: Cluster) -> None:
-    """Markers go from coordinators of both kinds to leaders of both kinds."""
-    mixed.create("whole", PARTITIONS)
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_transactions_whoever_coordinates_them(mixed: Cluster, speakers: Speakers, generation: int) -> None:
+    """Markers go from coordinators of both kinds to leaders of both kinds; in generation 2 leaders of both kinds add their
+    partitions at coordinators of both kinds."""
+    topic = f"whole-{generation}"
+    mixed.create(topic, PARTITIONS)
+    coordinators = set()
     for n in range(PARTITIONS):
-        producer = confluent_kafka.Producer({"bootstrap.servers": mixed.bootstrap, "transactional.id": f"whole-{n}"})
-        producer.init_transactions(60)
+        name = f"{topic}-{n}"
+        producer = speakers[generation].producer(mixed.bootstrap, name).init()
+        coordinators.add(mixed.members[coordinator_of(mixed, name, TRANSACTION)].name)
         for commits in (False, True):
-            producer.begin_transaction()
-            for partition in range(PARTITIONS):
-                producer.produce("whole", b"kept" if commits else b"dropped", partition=partition)
-            producer.flush(30)
-            (producer.commit_transaction if commits else producer.abort_transaction)(30)
+            with ends_as(mixed, name, generation):
+                producer.begin()
+                for partition in range(PARTITIONS):
+                    producer.send(topic, "kept" if commits else "dropped", partition)
+                producer.flush()
+                (producer.commit if commits else producer.abort)()
+        producer.close()
+    assert coordinators == {"ottla", "apache"}
     for partition in range(PARTITIONS):
-        assert _committed(mixed, "whole", partition) == [b"kept"] * PARTITIONS
+        assert _committed(mixed, topic, partition) == [b"kept"] * PARTITIONS
 
 
 def _committed(mixed: Cluster, topic: str, partition: int) -> list[bytes | None]:

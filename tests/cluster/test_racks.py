@@ -1,7 +1,8 @@
-"""Consumers read from the broker of their own rack (KIP-392), and from another when it is gone."""
+"""Consumers read from the broker of their own rack (KIP-392), and from another when it is gone. All of a rack may be gone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,19 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cluster.apart import ANSWER_SECONDS, BROKERS, Counted, send, three_brokers
 from cluster.conftest import KIND
+from cluster.loads import Writer
 from cluster.nodes import ApacheMember, Cluster, eventually
 
 SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 SENT = 'ottla_topic_bytes_out_total{topic="near"}'
 
 
-def start_in_racks(nodes: Cluster) -> None:
-    """Each broker in a rack of its own."""
+def start_in_racks(nodes: Cluster, racks: Iterable[Iterable[int]]) -> None:
     nodes.format()
-    for n in BROKERS:
-        with nodes.members[n].properties.open("a") as file:
-            file.write(f"broker.rack=rack-{n}\n")
+    for number, rack in enumerate(racks):
+        for n in rack:
+            with nodes.members[n].properties.open("a") as file:
+                file.write(f"broker.rack=rack-{number}\n")
     nodes.launch()
     nodes.wait_ready()
 
@@ -35,7 +37,7 @@ def test_a_consumer_reads_in_its_rack_and_elsewhere_when_that_is_gone(tmp_path: 
     if KIND is ApacheMember:
         pytest.skip("what each node has sent is read from our own numbers")
     with three_brokers(tmp_path, SELECTOR, Counted) as nodes:
-        start_in_racks(nodes)
+        start_in_racks(nodes, [[n] for n in BROKERS])
         nodes.create("near", 1)
         leader = nodes.leader("near")
         near = next(n for n in BROKERS if n != leader)
@@ -43,7 +45,7 @@ def test_a_consumer_reads_in_its_rack_and_elsewhere_when_that_is_gone(tmp_path: 
             {
                 "bootstrap.servers": nodes.bootstrap,
                 "group.id": "near",
-                "client.rack": f"rack-{near}",
+                "client.rack": f"rack-{BROKERS.index(near)}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "log_level": 0,
@@ -79,3 +81,40 @@ def test_a_consumer_reads_in_its_rack_and_elsewhere_when_that_is_gone(tmp_path: 
         finally:
             consumer.close()
     assert found == values(0, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rack_is_killed(tmp_path: Path) -> None:
+    """OPS-08 (a zone fails): three racks of a voter and another broker. All in the rack of the active controller are killed,
+    twice; every acknowledged record is read once, in order. In tests/sim/test_cluster_racks.py they lose their power."""
+    racks, partitions = [{1, 4}, {2, 5}, {3, 6}], 6
+    roles = {n: "broker,controller" if n <= 3 else "broker" for n in range(1, 7)}
+    with Cluster(tmp_path, len(roles), roles=roles, kinds=dict.fromkeys(roles, KIND)) as nodes:
+        start_in_racks(nodes, racks)
+        nodes.create("zones", partitions)
+        placed = [set(part.replica_nodes) for part in nodes.partitions("zones")]
+        assert all(len(replicas & rack) == 1 for replicas in placed for rack in racks)
+        with Writer(nodes.bootstrap, "zones", partitions) as writer:
+            writer.wait_for(100)
+            for _ in range(2):
+                gone = next(rack for rack in racks if nodes.active_controller() in rack)
+                for n in gone:
+                    nodes.members[n].kill()
+                writer.wait_for(100)
+                eventually(lambda gone=gone: are_without(nodes, "zones", gone), "others lead, and are in sync")
+                for n in gone:
+                    nodes.members[n].launch()
+                nodes.wait_ready()
+                eventually(lambda: are_whole(nodes, "zones"), "all replicas are in sync again")
+            writer.wait_for(100)
+            writer.finish()
+        writer.check(nodes.bootstrap)
+
+
+def are_without(nodes: Cluster, topic: str, gone: set[int]) -> bool:
+    return all(part.leader_id > 0 and gone.isdisjoint(part.isr_nodes) for part in nodes.partitions(topic))
+
+
+def are_whole(nodes: Cluster, topic: str) -> bool:
+    return all(set(part.isr_nodes) == set(part.replica_nodes) for part in nodes.partitions(topic))

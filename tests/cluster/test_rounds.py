@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_rounds_of_misfortune(tmp_path: Path) -> None:
         nodes.start()
         nodes.create("rounds", PARTITIONS)
         nodes.create("rounds-of-java", PARTITIONS)
-        misfortunes = Misfortunes(nodes, network, chance)
+        misfortunes, happened = Misfortunes(nodes, network, chance), Counter[str]()
         with (
             Writer(nodes.bootstrap, "rounds", PARTITIONS, per_second=300) as writer,
             JavaWriter(nodes.bootstrap, "rounds-of-java", PARTITIONS, tmp_path) as java,
@@ -100,6 +101,7 @@ def test_rounds_of_misfortune(tmp_path: Path) -> None:
                 happens, whom = chance.choice(misfortunes.all), chance.choice((1, 2, 3))
                 print(f"seed {SEED}, round {number}: {happens.__name__} {whom}", flush=True)
                 happens(whom)
+                happened[happens.__name__] += 1
                 nodes.wait_ready()
                 nodes.wait_in_sync("rounds")
                 nodes.wait_in_sync("rounds-of-java")
@@ -107,5 +109,6 @@ def test_rounds_of_misfortune(tmp_path: Path) -> None:
                 java.wait_for(20)
             writer.finish()
             java.finish()
+        print(f"{happened.total()} rounds:", *(f"{kind} {count}" for kind, count in sorted(happened.items())))
         print(f"{writer.check(nodes.bootstrap)} records, longest gap {max(writer.gaps_s):.1f} s")
         print(f"{java.check(nodes.bootstrap)} records of Java's client")

@@ -29,6 +29,7 @@ def test_a_wiped_voter_is_replaced(cluster: StartCluster, tools: ApacheTools) ->
     observing = eventually(lambda: nodes.quorum_state().observers, "it copies the log again")
     assert [int(each.replica_id) for each in observing] == [gone]
     assert voters(nodes) == before
+    assert f"--controller-id {gone} --controller-directory-id {uuid_text(before[gone])}" in member.log_text()
     where = ("--bootstrap-server", nodes.bootstrap)
     old = ("--controller-id", gone, "--controller-directory-id", uuid_text(before[gone]))
     ran = tools.run("kafka-metadata-quorum", *where, "remove-controller", *map(str, old))

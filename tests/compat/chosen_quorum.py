@@ -83,7 +83,7 @@ def setting(kind: int, of: str, **values: str | None) -> Request:
 # Of what is a node, what might be one and what is none; with one mistake more, which may be the one that is told.
 SETTINGS = [
     setting(4, of, **values)
-    for of in ("1", "50", "+50", "-1", "2147483648", "abc", "1 ")
+    for of in (str(NODE), str(OTHER), "50", "+50", "-1", "2147483648", "abc", "1 ")
     for values in ({"log_cleaner_threads": "2"}, {"min_insync_replicas": "2"}, {})
 ] + [setting(4, "50", log_cleaner_threads="x"), setting(4, "", min_insync_replicas="2"), setting(4, "")]
 SETTINGS += [

@@ -89,6 +89,7 @@ TRANSACTIONS: dict[str, list[dict[str, Any]]] = {
         marked((PLAIN_TOPIC, [2])),
         marked((PLAIN_TOPIC, [2]), producer_epoch=-1),
         marked((PLAIN_TOPIC, [2]), transaction_result=False, coordinator_epoch=-1),
+        *(marked((PLAIN_TOPIC, [2, 9]), transaction_version=level) for level in (-1, 0, 3)),
         marked(),
         {"markers": []},
     ],

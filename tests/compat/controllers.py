@@ -23,6 +23,7 @@ from harness import split
 
 # Symbols: the epoch of broker n is EPOCH + n, that of the quorum QUORUM, the nodes NODE and up, their directories likewise.
 EPOCH, QUORUM, NODE = 4_000_000_000_000_000, 2_000_000_000, 9001
+NODES = {str(NODE + number) for number in range(9)}
 CLUSTER_ID = "the cluster's own"
 METADATA, METADATA_ID = "__cluster_metadata", uuid.UUID(int=1)
 ZERO_ID, UNKNOWN_ID = uuid.UUID(int=0), uuid.UUID(int=0xDEAD)
@@ -89,6 +90,12 @@ class Side:
             return self.epoch + value - QUORUM
         return self.order[value - NODE] if NODE <= value < NODE + len(self.order) else value
 
+    def own_text(self, value: str) -> str:
+        """A broker with settings is named by text. Whoever is asked looks whether that is itself."""
+        if value == CLUSTER_ID:
+            return self.cluster.id
+        return str(self.own_number(int(value))) if value in NODES else value
+
 
 def _directory_of(member: Member) -> uuid.UUID:
     lines = (member.directory / "meta.properties").read_text().replace("\\", "").splitlines()
@@ -125,7 +132,7 @@ class Door(Peer):
             return self.side.own_id(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return type(value)(self.side.own_number(value))
-        return self.side.cluster.id if value == CLUSTER_ID else value
+        return self.side.own_text(value) if isinstance(value, str) else value
 
 
 def plain(value: Any, side: Side, name: str = "", *, of_quorum: bool = True) -> Any:
@@ -148,6 +155,8 @@ def plain(value: Any, side: Side, name: str = "", *, of_quorum: bool = True) -> 
         return side.names.get(value, str(value) if value.int < MADE_BY_NODES else "some id")
     if name in IDS_OF_NODES and value in side.order:
         return f"node {side.order.index(value)}"
+    if name == "resource_name" and value in map(str, side.order):
+        return f"node {side.order.index(int(value))}"
     if of_quorum and name in ("leader_epoch", "epoch") and value == side.epoch:
         return "that of the quorum"
     return value

@@ -100,6 +100,7 @@ SETTLING_S = 30.0
 # So long a broker may think before it is said to be silent.
 PATIENCE_S = 30.0
 PLAIN_TOPIC, COMPACTED_TOPIC, OFFSETS_TOPIC = "odd-plain", "odd-compacted", "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 TRANSACTION = 1
 # Stand-ins for topic ids; each side puts in its own.
 PLAIN_ID, COMPACTED_ID, UNKNOWN_ID = uuid.UUID(int=0xA1), uuid.UUID(int=0xA2), uuid.UUID(int=0xA3)

@@ -31,6 +31,8 @@ TRACE = re.compile(r"\s+at .*|\s+\.\.\. [0-9]+ more|\s+Suppressed: .*")
 EXCEPTION = re.compile(
     r'(?:Exception in thread "main" |Caused by: )*(?:[a-z]\w*\.)+[A-Z]\w*(?:\$\w+)*(?:Exception|Error): '
 )
+# Of a file that is not there Java prints the name alone; ours say what is with it, and where another one is to be had.
+NO_FILE = re.compile(r"^there is no file (.*?)(?:: Kafka's own, to begin with, is .*)?$")
 # kafka-features and others take their options in another way, and lay out their usage in another way.
 BY_COMMANDS = ("kafka-storage", "kafka-cluster", "kafka-features", "kafka-metadata-quorum")
 VOLATILE = (
@@ -108,7 +110,7 @@ def normal(text: str, scratch: Path) -> list[Line]:
     for line in text.replace(str(scratch), "@T").splitlines():
         if not line.strip() or TRACE.fullmatch(line) or NO_GAP.fullmatch(line):
             continue
-        plain = EXCEPTION.sub("", line).removeprefix("there is no file ")  # of which Java prints the name alone
+        plain = NO_FILE.sub(r"\1", EXCEPTION.sub("", line))
         for pattern, put in VOLATILE:
             plain = pattern.sub(put, plain)
         found.append(Line(_sorted_settings(plain)))

@@ -6,6 +6,7 @@ paths, ids, how far the metadata is) are made equal.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -23,8 +24,12 @@ from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 
 from apache import kafka
 from apache.tools import ApacheTools, Ran
+from compat.both_tools import ours
 from compat.peers import OF_ONE_NODE, Peer, asking, compare
+from compat.transacting import JavaLibrary, Transactor
 from harness import HOST, Node, Server, free_port, stop_all
+from ottla.client.cluster import Cluster
+from ottla.client.transaction_admin import TransactionAdmin
 
 pytestmark = pytest.mark.apache
 
@@ -131,6 +136,66 @@ def test_features(brokers: tuple[Broker, Broker]) -> None:
     assert same(brokers, "kafka-features", "@", "upgrade", "--metadata", "4.3-IV0").code == 0
     assert same(brokers, "kafka-features", "@", "downgrade", "--metadata", "3.9").code == 1
     assert same(brokers, "kafka-features", "@", "upgrade", "--feature", "chosen=1").code == 1
+
+
+@pytest.mark.parametrize("tool", ["apache", "ours"])
+def test_the_version_of_transactions_changes_around_an_open_one(brokers: tuple[Broker, Broker], tool: str) -> None:
+    """KIP-890: kafka-features lowers transaction.version and raises it again. What is open goes on and ends as it began, each
+    time; whoever begins anew speaks as it is agreed by then, and brings a new epoch with every end, or none."""
+    library = JavaLibrary("java-4.3", kafka.JARS)
+    try:
+        told = [_epochs_of_ends(broker, library, tool) for broker in brokers]
+    finally:
+        library.close()
+    assert told == [[1, 1, 0, 0, 1]] * 2
+
+
+def _epochs_of_ends(broker: Broker, library: JavaLibrary, tool: str) -> list[int]:
+    """By how much each end of a transaction raised the epoch."""
+    address, topic, rises = broker.server.address, f"switched-by-{tool}", []
+    broker.run("kafka-topics", "@", "--create", "--topic", topic)
+
+    def end(producer: Transactor) -> None:
+        before = _epoch(address, topic)
+        producer.commit()
+        rises.append(_epoch(address, topic) - before)
+
+    def switch(*words: str) -> None:
+        run = broker.tools.run if tool == "apache" else ours
+        assert run("kafka-features", "--bootstrap-server", address, *words).code == 0
+
+    producer = library.producer(address, topic).init()
+    end(producer.wrote(topic, "in 2"))
+    producer.wrote(topic, "begun in 2")
+    switch("downgrade", "--feature", "transaction.version=1")
+    producer.send(topic, "ended in 1")
+    end(producer)
+    producer.close()
+    producer = library.producer(address, topic).init()
+    end(producer.wrote(topic, "in 1"))
+    producer.wrote(topic, "begun in 1")
+    switch("upgrade", "--feature", "transaction.version=2")
+    producer.send(topic, "ended in 2")
+    end(producer)
+    producer.close()
+    producer = library.producer(address, topic).init()
+    end(producer.wrote(topic, "in 2 again"))
+    producer.close()
+    found = [each.value for each in library.read(address, topic, 1, "read_committed")]
+    assert found == ["in 2", "begun in 2", "ended in 1", "in 1", "begun in 1", "ended in 2", "in 2 again"]
+    return rises
+
+
+def _epoch(address: str, transactional_id: str) -> int:
+    """Once its last end is carried out."""
+
+    async def found() -> int:
+        async with Cluster(address) as cluster:
+            while (info := await TransactionAdmin(cluster).describe(transactional_id)).state.startswith("Prepare"):
+                await asyncio.sleep(0.01)
+            return info.epoch
+
+    return asyncio.run(found())
 
 
 def test_the_quorum_and_the_cluster(brokers: tuple[Broker, Broker]) -> None:

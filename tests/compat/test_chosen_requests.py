@@ -14,7 +14,7 @@ import pytest
 from apache import kafka
 from compat.chosen_admin import ADMIN
 from compat.chosen_commits import COMMITS
-from compat.chosen_transactions import COORDINATED_KINDS, TRANSACTIONS
+from compat.chosen_transactions import COORDINATED_KINDS, NUMBERS, TRANSACTIONS
 from compat.chosen_transactions import RANGES as OF_TRANSACTIONS
 from compat.members_commits import with_members
 from compat.peers import (
@@ -25,6 +25,7 @@ from compat.peers import (
     PLAIN_TOPIC,
     SERVED,
     SETTLING_S,
+    TRANSACTIONS_TOPIC,
     UNKNOWN_ID,
     Peer,
     asking,
@@ -393,6 +394,13 @@ COORDINATED: dict[str, list[dict[str, Any]]] = {
         *COORDINATED_KINDS,
     ]
 }
+IN_TRANSACTIONS: dict[str, list[dict[str, Any]]] = {
+    "produce": [
+        produced(make_batch(attributes=16, producer=(*identity, 0)), transactional_id=name)
+        for name in ("chosen", "")
+        for identity in NUMBERS
+    ]
+}
 RANGES = SERVED | {"find_coordinator": (10, 0, 6)} | OF_TRANSACTIONS
 
 CHOSEN |= COMMITS | ADMIN | COORDINATED | TRANSACTIONS
@@ -433,6 +441,23 @@ def test_same_answers_about_groups_with_members(peers: tuple[Peer, Peer]) -> Non
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
     answers = enumerate(zip(ours, theirs, strict=True))
     found = [f"{n}: api {a[0]} v{a[1]}: {text}" for n, (a, b) in answers if (text := difference(a[2], b[2]))]
+    assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)
+
+
+def test_same_answers_where_no_transaction_is_coordinated(peers: tuple[Peer, Peer]) -> None:
+    """TXN-03, PRT-03: the last one about transactions, because it deletes their topic. Who is no producer hears that even so,
+    but from a coordinator: until there is one, an empty id and identities of -1 are as good as others."""
+    for peer in peers:
+        peer.ask(asking(20, 5, topic_names=[TRANSACTIONS_TOPIC]))
+        while peer.ask(asking(26, 4, transactional_id="chosen")).error_code.name != "not_coordinator":
+            time.sleep(0.05)
+    asked = [(RANGES[api], values) for api, some in {**TRANSACTIONS, **IN_TRANSACTIONS}.items() for values in some]
+    found = [
+        f"api {key} v{version}: {text}\n    {values}"
+        for (key, low, high), values in asked
+        for version in range(low, high + 1)
+        if (text := compare(asking(key, version, **values), peers, settle=False))
+    ]
     assert not found, f"{len(found)} answers differ:\n" + "\n".join(found)
 
 

@@ -227,6 +227,16 @@ def what_cannot_be(party: Party) -> None:
 
 
 @script
+def a_protocol_without_a_name(party: Party) -> None:
+    for version in (6, 7, 9):
+        party.come(f"of {version}", version, speaks=":x")
+        party.until("CompletingRebalance", 1)
+        party.hear(f"of {version}")
+        party.leave("admin", (f"of {version}", None))
+        party.until("Empty", 0)
+
+
+@script
 def words_of_strangers(party: Party) -> None:
     pair(party)
     for more in (

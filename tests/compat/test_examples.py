@@ -26,6 +26,16 @@ def run(command: Sequence[str]) -> str:
 
 
 @pytest.fixture(scope="module")
+def broker(own_broker: str) -> str:
+    return own_broker
+
+
+@pytest.fixture(scope="module")
+def admin(broker: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker, "log_level": 0})
+
+
+@pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The class path of the Java programs, which are compiled together."""
     if reason := kafka.why_missing():

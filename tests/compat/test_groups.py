@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupState, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -58,21 +58,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stop_all([server])
 
 
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[Callable[[], Jvm]]:
-    """One for all, started when it is first needed."""
-    started: list[Jvm] = []
-
-    def get() -> Jvm:
-        if not started:
-            started.append(Jvm())
-        return started[0]
-
-    yield get
-    for each in started:
-        each.close()
-
-
 class Topic:
     """A topic whose records are counted."""
 
@@ -99,11 +84,11 @@ def troop(address: str, jvm: Callable[[], Jvm], request: pytest.FixtureRequest) 
     """Recruits groups: `troop(topic)`, with the settings that all members have."""
     troops: list[Troop] = []
 
-    def recruit(topic: Topic, protocol: str = "classic", assignor: str = "range", *, doomed: bool = False) -> Troop:
+    def recruit(topic: Topic, protocol: str = "classic", assignor: str = "", *, doomed: bool = False) -> Troop:
         name = f"{topic.name}-{len(troops)}"
-        settings: dict[str, object] = {"partition.assignment.strategy": assignor, **CLASSIC}
+        settings: dict[str, object] = {"partition.assignment.strategy": assignor or "range", **CLASSIC}
         if protocol == "consumer":
-            settings = {"group.protocol": "consumer"}
+            settings = {"group.protocol": "consumer", **({"group.remote.assignor": assignor} if assignor else {})}
             miss_soon(address, name) if doomed else None
         elif doomed:
             settings["session.timeout.ms"] = MISSED_AFTER_MS
@@ -154,39 +139,79 @@ def check_nothing_was_read_twice(group: Troop) -> None:
         raise AssertionError(f"partition and offset {record} were read by {readers}, of {[m.name for m in everybody]}")
 
 
+def check_strategy(address: str, group: Troop, assignor: str) -> None:
+    """The broker says which strategy was chosen, and the shares are as that one divides: in a row, or like cards.
+
+    While members still join (a cooperative group does once more after its shares are even) no strategy is chosen."""
+    admin = AdminClient({"bootstrap.servers": address})
+    chosen: set[str] = set()
+
+    def is_stable() -> bool:
+        told = admin.describe_consumer_groups([group.name])[group.name].result(60)
+        chosen.add(told.partition_assignor)
+        return bool(told.state == ConsumerGroupState.STABLE)
+
+    wait_until(is_stable, "a stable group")
+    assert chosen - {""} == {assignor or "uniform"}
+    count, owned = len(group.members), sorted(member.owns or [] for member in group.members)
+    if assignor == "roundrobin":
+        assert owned == [list(range(6))[place::count] for place in range(count)]
+    if assignor == "range":
+        assert [partition for share in owned for partition in share] == list(range(6))
+
+
+def check_stickiness(group: Troop, before: dict[str, set[int]]) -> dict[str, set[int]]:
+    """Whoever has to give gives only what is too much, and whoever gets more keeps what it had."""
+    now = {member.name: set(member.owns or ()) for member in group.members}
+    for name in before.keys() & now.keys():
+        assert before[name] <= now[name] or now[name] <= before[name], f"{name} had {before[name]}, has {now[name]}"
+    return now
+
+
 EVEN = {1: [6], 2: [3, 3], 3: [2, 2, 2], 5: [2, 1, 1, 1, 1]}
 KINDS = [
     ("confluent", "classic", "range"),
     ("confluent", "classic", "roundrobin"),
     ("confluent", "classic", "cooperative-sticky"),
     ("confluent", "consumer", ""),
+    ("confluent", "consumer", "range"),
     ("kafka-python", "classic", "range"),
+    ("kafka-python", "classic", "roundrobin"),
+    ("kafka-python", "classic", "sticky"),
     ("kafka-python", "classic", "cooperative-sticky"),
+    ("aiokafka", "classic", "range"),
     ("aiokafka", "classic", "roundrobin"),
     ("aiokafka", "classic", "sticky"),
     ("java", "classic", "range"),
+    ("java", "classic", "roundrobin"),
     ("java", "classic", "sticky"),
     ("java", "classic", "cooperative-sticky"),
     ("java", "consumer", ""),
+    ("java", "consumer", "range"),
 ]
 
 
 @pytest.mark.parametrize(("client", "protocol", "assignor"), KINDS)
 def test_every_record_once_while_nobody_is_lost(
-    client: str, protocol: str, assignor: str, topic: Callable[[int], Topic], troop: Recruit
+    client: str, protocol: str, assignor: str, address: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
     """GRP-02, GRP-03, GRP-04, GRP-09, GRP-14, GRP-16, GRP-17, GRP-18, GRP-19, OFF-03: two, three and five consumers."""
     orders = topic(6)
     group = troop(orders, protocol, assignor)
+    had: dict[str, set[int]] = {}
     for members in (2, 3, 5):
         while len(group.members) < members:
             group.add(client)
         group.settle(6, EVEN[members])
+        check_strategy(address, group, assignor)
+        had = check_stickiness(group, had) if "sticky" in assignor else had
         orders.write(20)
         wait_for_all(group, orders)
     group.leave(group.members[0])
     group.leave(group.members[0])
     group.settle(6, EVEN[3])
+    check_strategy(address, group, assignor)
+    check_stickiness(group, had)
     orders.write(20)
     wait_for_all(group, orders)
     check_nothing_was_read_twice(group)
@@ -197,15 +222,24 @@ def test_every_record_once_while_nobody_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("client", "protocol"),
-    [("confluent", "classic"), ("confluent", "consumer"), ("kafka-python", "classic"), ("aiokafka", "classic")],
+    ("client", "protocol", "assignor"),
+    [
+        ("confluent", "classic", "range"),
+        ("confluent", "classic", "roundrobin"),
+        ("confluent", "classic", "cooperative-sticky"),
+        ("confluent", "consumer", ""),
+        ("kafka-python", "classic", "range"),
+        ("kafka-python", "classic", "cooperative-sticky"),
+        ("aiokafka", "classic", "range"),
+        ("aiokafka", "classic", "sticky"),
+    ],
 )
 def test_every_record_although_members_are_killed(
-    client: str, protocol: str, topic: Callable[[int], Topic], troop: Recruit
+    client: str, protocol: str, assignor: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
     """GRP-12, GRP-15, OFF-05: one of three consumers on three partitions is killed with -9."""
     orders = topic(3)
-    group = troop(orders, protocol, doomed=True)
+    group = troop(orders, protocol, assignor, doomed=True)
     for _ in range(3):
         group.add(client)
     group.settle(3, [1, 1, 1])
@@ -231,13 +265,29 @@ def test_java_members_that_are_killed(topic: Callable[[int], Topic], troop: Recr
         wait_for_all(group, orders)
 
 
-def test_four_libraries_in_one_group(topic: Callable[[int], Topic], troop: Recruit) -> None:
-    """GRP-13, CLI-18: they know nothing of each other but what the broker tells them."""
+@pytest.mark.parametrize(
+    ("protocol", "assignor", "clients", "shares"),
+    [
+        ("classic", "range", ("confluent", "java", "kafka-python", "aiokafka"), [2, 2, 1, 1]),
+        ("classic", "cooperative-sticky", ("confluent", "java", "kafka-python"), [2, 2, 2]),
+        ("consumer", "", ("confluent", "java", "confluent"), [2, 2, 2]),
+    ],
+    ids=["range", "cooperative-sticky", "consumer"],
+)
+def test_libraries_in_one_group(
+    protocol: str,
+    assignor: str,
+    clients: tuple[str, ...],
+    shares: list[int],
+    topic: Callable[[int], Topic],
+    troop: Recruit,
+) -> None:
+    """GRP-13, CLI-18: all that have such groups; they know nothing of each other but what the broker tells them."""
     orders = topic(6)
-    group = troop(orders)
-    for client in ("confluent", "java", "kafka-python", "aiokafka"):
+    group = troop(orders, protocol, assignor)
+    for client in clients:
         group.add(client)
-    group.settle(6, [2, 2, 1, 1])
+    group.settle(6, shares)
     orders.write(20)
     wait_for_all(group, orders)
     check_nothing_was_read_twice(group)
@@ -273,7 +323,17 @@ def test_twelve_consumers_of_twelve_partitions(protocol: str, topic: Callable[[i
     wait_for_all(group, orders)
 
 
-@pytest.mark.parametrize(("client", "protocol"), [("confluent", "classic"), ("java", "classic"), ("java", "consumer")])
+@pytest.mark.parametrize(
+    ("client", "protocol"),
+    [
+        ("confluent", "classic"),
+        ("confluent", "consumer"),
+        ("kafka-python", "classic"),
+        ("aiokafka", "classic"),
+        ("java", "classic"),
+        ("java", "consumer"),
+    ],
+)
 def test_a_static_member_comes_back_to_what_it_had(
     client: str, protocol: str, address: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
@@ -290,6 +350,7 @@ def test_a_static_member_comes_back_to_what_it_had(
     assert [*(member.owns for member in others), back.owns] == before
     orders.write(10)
     wait_for_all(group, orders)
+    check_nothing_was_read_twice(group)
     assert asyncio.run(turn_of(address, group.name)) == turn
 
 

@@ -19,13 +19,18 @@ from compat.both_tools import Both, Said, ours
 from harness import Node, Server, stop_all
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster, TopicPartition
-from ottla.client.transaction_admin import TransactionAdmin
+from ottla.client.transaction_admin import TransactionAdmin, TransactionInfo
 
 pytestmark = pytest.mark.apache
 
 TOOL = "kafka-transactions"
 # A partition that nobody checks with the coordinator is how transactions come to hang.
-SETTINGS = {"transaction.partition.verification.enable": "false", "transaction.state.log.num.partitions": "5"}
+SETTINGS = {
+    "transaction.partition.verification.enable": "false",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.two.phase.commit.enable": "true",
+}
+ON_APACHE = bool(os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE"))
 STRANGER = 777_000
 LONG_AGO_MS = 1_700_000_000_000
 
@@ -54,8 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if reason := kafka.why_missing():
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("transaction-tools") / "data"
-    on_apache = os.environ.get("OTTLA_TRANSACTIONS_ON_APACHE")
-    server: Server = kafka.Apache(directory, settings=SETTINGS) if on_apache else Node(directory, settings=SETTINGS)
+    server: Server = kafka.Apache(directory, settings=SETTINGS) if ON_APACHE else Node(directory, settings=SETTINGS)
     try:
         address = server.start().address
         asyncio.run(_prepare(address))
@@ -235,3 +239,26 @@ def test_a_live_transaction_is_ended_by_force(both: Both, address: str, tool: st
         ended = run(TOOL, *both.bootstrap, "forceTerminateTransaction", "--transactionalId", transactional_id)
         assert ended == Ran(0, "", "")
     assert asked(address, state) == ("Empty", 2)
+
+
+@pytest.mark.skipif(ON_APACHE, reason="Apache Kafka has no two-phase commit")
+def test_one_that_waits_for_an_outside_coordinator(both: Both, address: str) -> None:
+    """KIP-939: it is open, with the longest timeout there is, and does not hang, however old. Only force ends it."""
+
+    async def prepare() -> None:
+        async with Cluster(address) as cluster:
+            hand = await Hand(cluster, "prepared").init(two_phase=True)
+            await hand.write("quiet", 0, timestamp=LONG_AGO_MS)
+
+    asyncio.run(prepare())
+    listed = both.same(TOOL, "list", "--transactional-id-pattern", "prepared")
+    assert [line.split()[0] for line in listed.out if "Ongoing" in line] == ["prepared"]
+    described = both.same(TOOL, "describe", "--transactional-id", "prepared", normal=steady)
+    assert any("2147483647" in line and "quiet-0" in line for line in described.out)
+    hanging = both.same(TOOL, "find-hanging", "--topic", "quiet", "--max-transaction-timeout", "1")
+    assert not any(line.startswith("quiet") for line in hanging.out)
+    assert (
+        both.apache.run(TOOL, *both.bootstrap, "forceTerminateTransaction", "--transactionalId", "prepared").code == 0
+    )
+    info = asked(address, lambda admin: admin.describe("prepared"))
+    assert isinstance(info, TransactionInfo) and info.state == "Empty"

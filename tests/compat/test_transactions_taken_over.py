@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from apache import kafka
+from compat.own_process import ConfluentOnItsOwn
 from compat.peers import Peer, asking
 from compat.transacting import Library, Transactor, committed_offsets, every_library, finalize, until
 from harness import Node, Server, free_port, stop_all
@@ -41,7 +42,7 @@ LARGE = "x" * 600_000
 def libraries() -> Iterator[dict[str, Library]]:
     if reason := kafka.why_missing():
         pytest.skip(reason)
-    made = every_library()
+    made = {**every_library(), "confluent": ConfluentOnItsOwn()}
     yield made
     for library in made.values():
         library.close()

@@ -35,7 +35,7 @@ class Refused(Exception):
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(f"{why}: {message}")
-        self.why = why
+        self.why, self.message = why, message
 
 
 class Found(NamedTuple):

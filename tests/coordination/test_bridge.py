@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from consumers_bench import GROUP, Consumer, Crowd, topic_id
-from groups_bench import Asked
+from machine_bench import Asked
 from ottla.coordination import doors
 from ottla.coordination.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup
 from ottla.coordination.consumer_group import ConsumerGroup
-from ottla.coordination.records import GroupMetadataValue
+from ottla.coordination.machine import Decision
+from ottla.coordination.records import GroupMetadataKey, GroupMetadataValue, Record
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import (
     HeartbeatRequest,
@@ -39,7 +44,9 @@ class Classic:
 
     def subscription(self) -> bytes:
         owned = ConsumerProtocolSubscription.TopicPartition(topic="t", partitions=sorted(p for _, p in self.uses))
-        return packed(ConsumerProtocolSubscription(topics=["t"], owned_partitions=[owned] if self.uses else []), 1)
+        said = ConsumerProtocolSubscription(topics=["t"], owned_partitions=[owned] if self.uses else [])
+        said.generation_id = self.generation
+        return packed(said, 3)
 
     def ask_to_join(self, **said: object) -> Asked:
         request = JoinGroupRequest(
@@ -179,6 +186,11 @@ def test_those_who_wait_in_a_classic_group_that_becomes_another_join_again() -> 
     assert sorted(len(part) for part in shared(one, two, other)) == [1, 1, 2]
 
 
+def held_by_classic_ones(crowd: Crowd) -> dict[str, list[int]]:
+    members = crowd.group().members.values()
+    return {member.id: sorted(member.assigned.get(topic_id("t"), ())) for member in members if member.classic}
+
+
 def asking(crowd: Crowd) -> tuple[Classic, Asked]:
     """A newcomer that has its id, and waits for the next generation of a classic group."""
     one = Classic(crowd)
@@ -236,10 +248,21 @@ def test_of_two_who_claim_a_partition_the_one_that_it_was_given_to_has_it() -> N
     two.sync(asked.reply)
     assert shared(one, two) == [[0, 2], [1, 3]]
     Consumer(crowd, "other").join()
-    held = {
-        member.id: sorted(member.assigned[topic_id("t")]) for member in crowd.group().members.values() if member.classic
-    }
-    assert held == {one.id: [0, 2], two.id: [1, 3]}
+    assert held_by_classic_ones(crowd) == {one.id: [0, 2], two.id: [1, 3]}
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_of_two_who_say_that_a_partition_is_theirs_the_one_that_had_it_later_has_it(later: int) -> None:
+    """KIP-792: cooperative members say since which generation they own what they own. Nobody was given anything yet."""
+    crowd = crowd_of()
+    claiming = [Classic(crowd), Classic(crowd)]
+    for number, one in enumerate(claiming):
+        one.uses, one.generation = {("t", 0), ("t", 1)}, 5 if number == later else 4
+        one.id = one.ask_to_join().reply.member_id
+        one.ask_to_join()
+    Consumer(crowd, "other").join()
+    held = held_by_classic_ones(crowd)
+    assert [held[one.id] for one in claiming] == ([[0, 1], []] if later == 0 else [[], [0, 1]])
 
 
 def test_a_partition_that_a_leader_gave_to_two_goes_to_one_of_them() -> None:
@@ -282,12 +305,13 @@ def test_ways_up_that_are_closed() -> None:
     for settings, protocol_type, why in (
         ({"group_consumer_migration_policy": "downgrade"}, "consumer", "online upgrade is disabled."),
         ({}, "connect", "the group does not use the consumer embedded protocol."),
+        ({"group_consumer_max_size": 1}, "consumer", "the group size exceeds the consumer group maximum size."),
     ):
         crowd = crowd_of(**settings)
-        one = Classic(crowd)
-        one.id = one.ask_to_join(protocol_type=protocol_type).reply.member_id
-        one.ask_to_join(protocol_type=protocol_type)
-        crowd.pass_ms(0)
+        for one in (Classic(crowd), Classic(crowd)):
+            one.id = one.ask_to_join(protocol_type=protocol_type).reply.member_id
+            one.ask_to_join(protocol_type=protocol_type)
+            crowd.pass_ms(0)
         other = Consumer(crowd, "other")
         said = f"Cannot upgrade classic group {GROUP} to consumer group because {why}"
         assert other.refused(other.full()) == (Error.GROUP_ID_NOT_FOUND, said)
@@ -305,6 +329,17 @@ def test_a_group_whose_assignor_keeps_data_of_its_own_cannot_go_up() -> None:
     other = Consumer(crowd, "other")
     error, said = other.refused(other.full())
     assert error == Error.GROUP_ID_NOT_FOUND and said is not None and "custom assignor" in said
+
+
+def test_a_group_of_any_other_kind_keeps_its_name() -> None:
+    """As in Apache Kafka, where share groups and streams groups live among the others."""
+
+    crowd = crowd_of()
+    before = crowd.groups.by_id[GROUP] = SimpleNamespace(group_id=GROUP, kind="share", state="Empty")
+    other = Consumer(crowd, "other")
+    assert other.refused(other.full()) == (Error.GROUP_ID_NOT_FOUND, f"Group {GROUP} is not a consumer group.")
+    crowd.carry_out(Decision(records=[Record(GroupMetadataKey(group=GROUP), None)]))
+    assert crowd.groups.by_id[GROUP] is before
 
 
 def test_an_empty_group_of_either_kind_becomes_the_other_without_ado() -> None:

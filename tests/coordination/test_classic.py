@@ -6,11 +6,11 @@ import pytest
 
 from classic_bench import RANGE
 from classic_bench import ClassicBench as Bench
-from groups_bench import BEGAN_WALL_MS
+from machine_bench import BEGAN_WALL_MS
 from ottla.coordination import commits
-from ottla.coordination.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
+from ottla.coordination.classic_group import COMPLETING, PREPARING, STABLE
 from ottla.coordination.consumer_group import ConsumerGroup
-from ottla.coordination.groups import CONSUMER
+from ottla.coordination.groups import CONSUMER, EMPTY
 from ottla.coordination.machine import Decision
 from ottla.coordination.records import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, Record
 from ottla.wire.errors import Error, KafkaError

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from classic_bench import RANGE, REBALANCE_MS, SESSION_MS, ClassicBench
-from groups_bench import Asked
-from ottla.coordination.classic_group import COMPLETING, EMPTY, PREPARING, SESSION, STABLE, ClassicGroup
+from machine_bench import Asked
+from ottla.coordination.classic_group import COMPLETING, PREPARING, SESSION, STABLE, ClassicGroup
 from ottla.coordination.classic_rebalance import JOIN_PHASE, SYNC_PHASE
+from ottla.coordination.groups import EMPTY
 from ottla.wire.errors import Error, KafkaError
 
 OTHER = [("roundrobin", b"1"), ("range", b"2")]

@@ -6,7 +6,8 @@ import pytest
 
 from classic_bench import RANGE, REBALANCE_MS, SESSION_MS
 from classic_bench import ClassicBench as Bench
-from ottla.coordination.classic_group import EMPTY, PREPARING, STABLE
+from ottla.coordination.classic_group import PREPARING, STABLE
+from ottla.coordination.groups import EMPTY
 from ottla.coordination.offsets import Commit
 from ottla.wire.errors import Error, KafkaError
 
@@ -133,6 +134,12 @@ class TestLeaving:
         assert [m.error_code for m in outcome.members] == [0, Error.UNKNOWN_MEMBER_ID.code]
         assert bench.heartbeat(one) is Error.REBALANCE_IN_PROGRESS
         assert bench.join(one).reply.generation_id == 2
+
+    def test_who_is_not_there_and_leaves_disturbs_nobody(self) -> None:
+        bench = Bench()
+        (one,) = bench.stable(1)
+        assert [m.error_code for m in bench.leave(("x", None)).reply.members] == [Error.UNKNOWN_MEMBER_ID.code]
+        assert bench.heartbeat(one) is Error.NONE
 
     def test_a_pending_member_leaves(self) -> None:
         bench = Bench()

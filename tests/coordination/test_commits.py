@@ -16,6 +16,7 @@ from ottla.coordination.offsets import tombstone
 from ottla.coordination.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, Record, pack
 from ottla.metadata.image import Image
 from ottla.metadata.records import TopicRecord
+from ottla.metadata.replay import replay
 from ottla.wire.codec import encode
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetDeleteRequest
@@ -57,7 +58,7 @@ def fetch(bench: GroupsBench, topic: str = "t", partition: int = 0, topic_id: by
 
 def begun(bench: GroupsBench) -> GroupsBench:
     """There is a topic, and rounds of expiry begin."""
-    bench.image, _ = bench.image.replay([TopicRecord(name="t", topic_id=ID)], 1, 1)
+    bench.image, _ = replay(bench.image, [TopicRecord(name="t", topic_id=ID)], 1, 1)
     bench.take_over()
     return bench
 
@@ -84,6 +85,13 @@ def test_a_retention_of_its_own_is_written_as_the_moment_of_expiry() -> None:
     value = bench.written()[0].value
     assert isinstance(value, OffsetCommitValue)
     assert value.expire_timestamp == value.commit_timestamp + 1_000 == bench.moment.wall_ms + 1_000
+
+
+def test_a_retention_beyond_all_time_is_for_ever() -> None:
+    bench = begun(GroupsBench())
+    assert commit(bench, 5, version=2, retention_time_ms=2**63 - 1) is Error.NONE
+    bench.pass_ms(2 * WEEK_MS)
+    assert fetch(bench) == 5
 
 
 def test_what_is_refused_writes_nothing() -> None:
@@ -289,6 +297,14 @@ def test_a_group_whose_only_offsets_are_in_an_open_transaction_stays() -> None:
     bench.coordinator.end_transaction(7, committed=False)
     bench.pass_ms(CHECK_MS)
     assert "g" not in bench.groups.offsets
+
+
+def test_a_group_with_somebody_in_it_stays_without_offsets() -> None:
+    bench = ClassicBench(offsets_retention_check_interval_ms=1_000)
+    begun(bench)
+    (member,) = bench.stable(1)
+    bench.pass_ms(2_000)
+    assert bench.heartbeat(member) is Error.NONE
 
 
 def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:

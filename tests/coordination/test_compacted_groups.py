@@ -13,7 +13,6 @@ from consumers_bench import GROUP, Consumer, Crowd, topic_id
 from ottla.coordination import commits, listing
 from ottla.coordination.classic_group import ClassicGroup
 from ottla.coordination.consumer_group import ConsumerGroup
-from ottla.coordination.group_coordinator import GroupCoordinator
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetDeleteRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -106,7 +105,7 @@ def compacted(log: list[Entry], mapped_to: int, swapped_to: int, forgotten_to: i
 
 
 def known(crowd: Crowd, log: list[Entry]) -> tuple[object, ...]:
-    coordinator = GroupCoordinator(crowd._new_groups())
+    coordinator = crowd.new_machine()
     for offset, key, value in log:
         coordinator.read(key, value, offset)
     groups = coordinator.state

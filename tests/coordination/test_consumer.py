@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumers_bench import GROUP, REBALANCE_TIMEOUT_MS, Consumer, Crowd, Request, topic_id
-from groups_bench import Asked
+from machine_bench import Asked
 from ottla.coordination import commits
 from ottla.coordination.consumer_member import AWAY_EPOCH, STABLE, UNRELEASED, UNREVOKED
 from ottla.coordination.machine import Decision
@@ -255,6 +255,15 @@ def test_a_static_member_that_is_away_keeps_its_partitions_and_gets_them_back_un
     error, said = other.refused(other.request(topic_partitions=[]))
     assert error == Error.FENCED_INSTANCE_ID
     assert said == "Static member other with instance id i2 was fenced by member other-2."
+
+
+def test_what_a_static_member_holds_while_it_is_away_was_given_to_it_in_no_epoch() -> None:
+    """As Apache Kafka writes it: whoever comes back commits for what it has from the first epoch it is in."""
+    crowd = Crowd({"t": 1})
+    one = Consumer(crowd, "one", instance_id="i1").join()
+    assert crowd.group().members["one"].assigned == {topic_id("t"): {0: one.epoch}}
+    one.leave()
+    assert crowd.group().members["one"].assigned == {topic_id("t"): {0: 0}}
 
 
 def test_a_static_member_that_stays_away_is_out_after_its_session() -> None:

@@ -7,6 +7,7 @@ import pytest
 from ottla.coordination.fingerprints import group_hash, signed, xxh3
 from ottla.metadata.image import Image
 from ottla.metadata.records import PartitionRecord, RegisterBrokerRecord, TopicRecord
+from ottla.metadata.replay import replay
 
 DATA = bytes((i * 7 + 3) & 255 for i in range(1000))
 
@@ -43,7 +44,7 @@ def picture(partitions: int, rack: str | None = None) -> Image:
         PartitionRecord(partition_id=i, topic_id=bytes(15) + b"\x07", replicas=[1], isr=[1], leader=1)
         for i in range(partitions)
     ]
-    return Image().replay([*records, *parts], 10, 1)[0]
+    return replay(Image(), [*records, *parts], 10, 1)[0]
 
 
 def test_the_hash_knows_partitions_and_racks_and_nothing_of_topics_that_do_not_exist() -> None:
@@ -64,5 +65,5 @@ def test_a_hash_that_apache_wrote() -> None:
     """Seen in `__consumer_offsets` of a 4.3.1 broker, for a topic of four partitions without racks."""
     topic_id = bytes.fromhex("dee68b29de2d4ccb9bdf2757d6c0dd8f")
     partitions = [PartitionRecord(partition_id=i, topic_id=topic_id, replicas=[1], isr=[1], leader=1) for i in range(4)]
-    image, _ = Image().replay([TopicRecord(name="pa", topic_id=topic_id), *partitions], 5, 1)
+    image, _ = replay(Image(), [TopicRecord(name="pa", topic_id=topic_id), *partitions], 5, 1)
     assert group_hash(image, ["pa"], {}) == 9082441962579045489

@@ -69,8 +69,8 @@ def test_states_of_a_classic_group(members: int, state: str) -> None:
     assert names(bench.groups, states_filter=[state.upper()]) == {"g"}
 
 
-def consumers(*members: Member, image: Image = PICTURE) -> GroupsBench:
-    bench = GroupsBench(image=image)
+def consumers(*members: Member, image: Image = PICTURE, **settings: object) -> GroupsBench:
+    bench = GroupsBench(image=image, **settings)
     group = ConsumerGroup("g")
     group.epoch = group.assignment_epoch = 4
     for member in members:
@@ -98,6 +98,11 @@ def test_members_of_the_classic_protocol_are_told_apart() -> None:
     told = bench.ask(listing.describe_consumers, "g").reply
     assert {member.member_id: member.member_type for member in told.members} == {"old": 0, "new": 1}
     assert told.assignor_name == "uniform"
+
+
+def test_the_default_assignor_is_told_by_its_name_even_if_the_setting_names_a_class() -> None:
+    bench = consumers(group_consumer_assignors="org.apache.kafka.coordinator.group.assignor.RangeAssignor,uniform")
+    assert bench.ask(listing.describe_consumers, "g").reply.assignor_name == "range"
 
 
 def test_deleting_takes_as_many_steps_as_it_needs() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.coordination.machine import Timers
+from ottla.coordination.machine import Decision, Timers
 
 
 def alarm(name: str) -> tuple[str, str, str]:
@@ -28,6 +28,27 @@ def test_an_alarm_may_be_brought_forward_and_cancelled() -> None:
     assert timers.next_ms == 10
     assert timers.take_due(50) == [alarm("a")]
     assert timers.next_ms is None
+
+
+def test_an_alarm_that_another_one_puts_off_or_cancels_in_the_same_moment_does_not_ring() -> None:
+    timers, rung = Timers(), []
+
+    def answer(kind: str, name: str, member: str) -> Decision[object]:
+        rung.append(name)
+        if name == "a":
+            timers.set(alarm("b"), 30)
+            timers.cancel(alarm("c"))
+        return Decision()
+
+    for name in "abcd":
+        timers.set(alarm(name), 10)
+    for decide in timers.ring(10, answer):
+        assert decide() == Decision()
+    assert rung == ["a", "d"]
+    assert timers.ring(29, answer) == []
+    for decide in timers.ring(30, answer):
+        decide()
+    assert rung == ["a", "d", "b"]
 
 
 def test_a_million_heartbeats_leave_nothing_behind() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from classic_bench import ClassicBench
 from consumers_bench import GROUP, Consumer, Crowd, topic_id
-from groups_bench import Asked, GroupsBench
+from groups_bench import GroupsBench
+from machine_bench import Asked
 from ottla.coordination import commits, listing
 from ottla.coordination.commits import Wanted, WantedTopic
 from ottla.coordination.machine import Caller

@@ -2,11 +2,12 @@
 
 import pytest
 
+from machine_bench import BEGAN_WALL_MS
 from ottla.coordination.transactions import describing, ending
 from ottla.coordination.transactions.states import State
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import DescribeTransactionsResponse, ListTransactionsRequest
-from transactions_bench import BEGAN_WALL_MS, ID, P0, P1, WRITTEN, TransactionsBench, led_to
+from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
 
 
 def described(bench, transactional_id=ID):
@@ -67,8 +68,10 @@ def test_describing_what_nobody_knows():
 
 def listed(benches, **fields):
     wanted = describing.Filter.of(ListTransactionsRequest(**fields))
-    found = describing.listed([each.state for each in benches], wanted, benches[0].moment.wall_ms)
-    return {each.transactional_id: each.transaction_state for each in found}
+    known = describing.passing([each.state for each in benches], wanted, benches[0].moment.wall_ms)
+    matched = describing.matching(known, wanted)
+    assert matched.go_on()
+    return {each.transactional_id: each.transaction_state for each in describing.listed(known, matched)}
 
 
 @pytest.mark.parametrize(

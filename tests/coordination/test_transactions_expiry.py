@@ -2,7 +2,8 @@
 
 import pytest
 
-from ottla.coordination.transactions.states import NAMES, Marking, State
+from ottla.coordination.machine import Decision
+from ottla.coordination.transactions.states import NAMES, Marking, State, to_record
 from ottla.wire.errors import Error
 from transactions_bench import ID, P0, P1, WRITTEN, TransactionsBench, led_to
 
@@ -67,6 +68,28 @@ def test_another_coordinator_gives_what_is_left_of_its_time():
     assert bench.known().state is State.ONGOING
     bench.pass_ms(1)
     assert bench.known().state is State.PREPARE_ABORT
+
+
+def test_a_clock_that_was_set_back_gives_no_transaction_more_time_than_it_ever_had():
+    bench, _, _ = led_to(State.ONGOING)
+    later = bench.known()._replace(started_ms=bench.moment.wall_ms + 3_600_000)
+    bench.carry_out(Decision(records=[to_record(later)]))
+    bench.take_over()
+    bench.pass_ms(60_000)
+    assert bench.known().state is State.ONGOING
+    bench.pass_ms(1)
+    assert bench.known().state is State.PREPARE_ABORT
+
+
+def test_a_transaction_that_another_system_decides_about_is_never_overdue():
+    """KIP-939: also if the one before it, under the same id, had a time limit whose alarm is still set."""
+    bench = TransactionsBench(transaction_two_phase_commit_enable=True)
+    bench.add(bench.init().identity)
+    bench.init()
+    bench.mark()
+    bench.add(bench.init(enable_2pc=True).identity)
+    bench.pass_ms(120_000)
+    assert bench.known().state is State.ONGOING
 
 
 def test_what_was_overdue_long_ago_is_aborted_after_a_load():

@@ -122,6 +122,13 @@ def test_a_new_producer_id_when_epochs_run_out(brings):
         assert again.error is FENCED
 
 
+def test_only_the_last_epoch_of_a_producer_id_stands_for_the_one_after_it():
+    """Who was in an earlier epoch of it was replaced before; the new producer id may be in that epoch by now."""
+    bench, producer = at_epoch(32766)
+    assert going_on(bench, producer).identity == (1002, 0)
+    assert going_on(bench, (producer[0], 0)).error is FENCED
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_taking_over_from_a_producer_in_its_last_epoch(level):
     """Generation 1 has to come back: only then is it known that a new producer id is needed."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -34,18 +36,38 @@ def test_opens_with_everything_in_place(archive: Path, tmp_path: Path) -> None:
     asyncio.run(check(data_directory(archive, tmp_path)))
 
 
-async def check(data: Path) -> None:
+@contextlib.asynccontextmanager
+async def opened(data: Path) -> AsyncIterator[Node]:
     own = {"log.dirs": str(data), "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"}
     node = Node(BrokerConfig(single_node_defaults() | own), World())
     await node.start()
     try:
-        async with Cluster(node.addresses) as cluster:
-            topics = [name for name in await Admin(cluster).topics() if not name.startswith("__")]
-            assert sorted(topics) == sorted(CODECS)
-            for codec in CODECS:
-                await check_topic(cluster, codec)
+        yield node
     finally:
         await node.stop()
+
+
+async def check(data: Path) -> None:
+    async with opened(data) as node, Cluster(node.addresses) as cluster:
+        topics = [name for name in await Admin(cluster).topics() if not name.startswith("__")]
+        assert sorted(topics) == sorted(CODECS)
+        for codec in CODECS:
+            await check_topic(cluster, codec)
+
+
+def test_levels_of_features_that_are_not_served_stay_and_are_not_told(tmp_path: Path) -> None:
+    """PRT-08: whoever gives the directory back finds them as they were; clients hear of nothing that nobody would do."""
+
+    async def levels(data: Path) -> tuple[dict[str, int], dict[str, int]]:
+        async with opened(data) as node, Cluster(node.addresses) as cluster:
+            return dict(node.quorum.image.features), dict((await cluster.any()).features)
+
+    data = data_directory(ARCHIVES[0].with_name("apache-4.3.1.tar.gz"), tmp_path)
+    first, again = asyncio.run(levels(data)), asyncio.run(levels(data))
+    kept, told = first
+    assert {"share.version", "streams.version"} <= {*kept} - {*told}
+    assert told["metadata.version"] == kept["metadata.version"]
+    assert again == first
 
 
 async def check_topic(cluster: Cluster, codec: str) -> None:

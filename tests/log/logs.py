@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+import pytest
 
 from ottla.log.files import OpenFiles
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import Batch, Record, batches, build
 from ottla.world import Disk
 
@@ -91,3 +94,10 @@ def read_batches(log: Log, offset: int, bytes_max: int = 1 << 20, bound: int | N
 
 def offsets(heads: Iterable[Batch]) -> list[int]:
     return [head.base_offset for head in heads]
+
+
+def refusal(call: Callable[..., object], *args: object, **options: object) -> Error:
+    """What a call is refused with."""
+    with pytest.raises(KafkaError) as caught:
+        call(*args, **options)
+    return caught.value.error

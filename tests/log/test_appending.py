@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
-from ottla.log.validation import RecordsRefused, needs_work, prepare
+from ottla.log.validation import ERRORS_TOLD_MAX, INLINE_BYTES_MAX, RecordsRefused, bytes_to_walk, prepare
 from ottla.sim.disk import SimDisk
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
@@ -164,6 +164,37 @@ def test_a_record_below_the_bound_is_found_behind_a_first_one_above_it() -> None
     assert [number for number, _ in caught.value.record_errors] == [1]
 
 
+@pytest.mark.parametrize(
+    "settings", [SMALL, LogSettings(cleanup_policy=frozenset({"compact"}))], ids=["plain", "compacted"]
+)
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("said", [-1, NOW_MS + 89], ids=["nothing", "too little"])
+def test_the_largest_timestamp_is_found_where_a_client_left_it_out(
+    said: int, codec: Codec, settings: LogSettings
+) -> None:
+    """OFF-11: sarama before 1.45.1 does. Where records are walked anyway, a wrong one is put right too."""
+    times = [NOW_MS + 5, NOW_MS + 90, NOW_MS - 2**40, NOW_MS]
+    records = [Record(timestamp=time, key=b"k", headers=(("h", b"v" * 70),)) for time in times]
+    log = make_log(settings=settings)
+    put(log, changed(memoryview(bytearray(build(records, codec=codec))), 35, ">q", said))
+    is_mended = said < 0 or settings.compacts
+    assert [head.max_timestamp for head in read_batches(log, 0)] == [NOW_MS + 90 if is_mended else said]
+    data = run(log.read(0, 1000, 4)).read()
+    assert crc_ok(data, 0, len(data)) and [record.timestamp for record in iterate(data)] == times
+    assert run(log.offset_for_timestamp(NOW_MS + 90)) == ((NOW_MS + 90, 1, 0) if is_mended else None)
+
+
+def test_the_bound_of_the_future_holds_for_a_largest_timestamp_that_was_left_out() -> None:
+    late = changed(batch(timestamp=NOW_MS + HOUR_MS + 1), 35, ">q", -1)
+    assert refused(late) is Error.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("length", [0, 0x7F, 0x7E], ids=["none", "negative", "too much"])
+def test_records_that_cannot_be_told_apart_have_no_largest_timestamp(length: int) -> None:
+    unsaid = changed(batch(3), 35, ">q", -1)
+    assert refused(changed(unsaid, 61, ">B", length)) is Error.INVALID_RECORD
+
+
 def test_a_compacted_topic_wants_keys() -> None:
     data = memoryview(bytearray(build([Record(key=b"k"), Record(key=None)], codec=Codec.ZSTD)))
     assert refused(data, LogSettings(cleanup_policy=frozenset({"compact"}))) is Error.INVALID_RECORD
@@ -209,12 +240,54 @@ def test_a_topics_own_codec(wanted: str, sent: int) -> None:
 def test_only_large_batches_that_must_be_looked_into_are_worth_another_process() -> None:
     large, small = batch(value=random.Random(1).randbytes(20_000)), batch()
     gzip = LogSettings(compression_type="gzip")
-    assert needs_work(large, gzip, NOW_MS) and not needs_work(small, gzip, NOW_MS)
-    assert not needs_work(large, LogSettings(), NOW_MS)
+    assert bytes_to_walk(large, gzip, NOW_MS) > INLINE_BYTES_MAX >= bytes_to_walk(small, gzip, NOW_MS) > 0
+    assert bytes_to_walk(large, LogSettings(), NOW_MS) == 0
     log = make_log(settings=gzip)
     prepared = memoryview(prepare(bytes(large), gzip, NOW_MS))
     assert log.append(prepared, Origin.CLIENT, 0, NOW_MS, prepared=True).first_offset == 0
     assert [head.codec for head in read_batches(log, 0)] == [Codec.GZIP]
+
+
+COMPACTED = LogSettings(cleanup_policy=frozenset({"compact"}))
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize(
+    "settings, largest",
+    [(COMPACTED, NOW_MS), (SMALL, NOW_MS - 1), (SMALL, NOW_MS + 2 * HOUR_MS)],
+    ids=["compacted", "no largest timestamp", "in the future"],
+)
+def test_what_is_small_only_while_it_is_packed_is_worth_another_process(
+    codec: Codec, settings: LogSettings, largest: int
+) -> None:
+    """A batch of a kilobyte held the loop for two seconds."""
+    packed = changed(batch(2000, codec=codec), 35, ">q", largest)
+    assert len(packed) < INLINE_BYTES_MAX < bytes_to_walk(packed, settings, NOW_MS)
+    assert 0 < bytes_to_walk(changed(batch(2, codec=codec), 35, ">q", largest), settings, NOW_MS) < 100
+    assert bytes_to_walk(changed(batch(2000, codec=codec), 35, ">q", NOW_MS), SMALL, NOW_MS) == 0
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize("settings", [SMALL, COMPACTED], ids=["plain", "compacted"])
+def test_what_cannot_be_unpacked_is_not_asked_for_again(codec: Codec, settings: LogSettings) -> None:
+    """CORRUPT_MESSAGE would be retried; these bytes are what the client wanted to say."""
+    nonsense = bytearray(batch(codec=codec)[:61]) + b"\xff" * 50
+    struct.pack_into(">i", nonsense, 8, len(nonsense) - 12)
+    assert refused(changed(memoryview(nonsense), 35, ">q", -1), settings) is Error.UNKNOWN_SERVER_ERROR
+
+
+def test_timestamps_below_none_count_as_none() -> None:
+    for settings in (SMALL, COMPACTED):
+        log = make_log(settings=settings)
+        put(log, changed(batch(timestamp=-95), 35, ">q", -100))
+        assert [head.max_timestamp for head in read_batches(log, 0)] == [-1]
+
+
+def test_of_many_records_that_are_to_blame_the_first_are_told() -> None:
+    keyless = build([Record()] * (ERRORS_TOLD_MAX + 5))
+    with pytest.raises(RecordsRefused, match=f"due to {ERRORS_TOLD_MAX + 5} record errors") as caught:
+        prepare(keyless, COMPACTED, NOW_MS)
+    assert [number for number, _ in caught.value.record_errors] == [*range(ERRORS_TOLD_MAX)]
 
 
 def test_a_refusal_survives_the_way_from_another_process() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
+from ottla.log.trimming import sync_names
 from ottla.sim.disk import SimDisk
 from ottla.wire.compression import Codec
 from ottla.wire.records import CRC_FROM, DELETE_HORIZON_BIT, LOG_APPEND_TIME, Record, build
@@ -67,7 +68,7 @@ def test_only_the_newest_record_of_a_key_stays() -> None:
     assert [record.offset for record in left] == [active - 1, *range(active, 100)]
     assert all(record.value == b"value %d" % record.offset for record in left)
     assert log.cleaned_to == active
-    assert all(segment.size <= 61 for segment in log.segments[:-2]), "the last batch of each, empty"
+    assert all(segment.size == 61 for segment in log.segments[:-2]), "the last batch of each, empty"
     run(clean(log))
     assert len(log.segments) == 2
 
@@ -613,6 +614,36 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone() -> None:
         keyed(log, (b"key", b"%d" % number))
     run(clean(log))
     assert names(log, ".cleaned", ".swap") == []
+
+
+def test_a_log_that_is_cut_while_new_segments_get_their_names_is_left_alone() -> None:
+    log, away = one_key(60), SimDisk.away
+    cut = log.segments[1].base + 1
+
+    async def and_then_cut(disk: SimDisk, call: Callable[..., Any], *args: Any) -> Any:
+        done = await away(disk, call, *args)
+        if call is sync_names and names(log, ".swap"):
+            monkey.undo()
+            await log.truncate_to(cut)
+        return done
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(SimDisk, "away", and_then_cut)
+        assert run(clean(log)) == []
+    assert log.end_offset == cut and run(offsets(log)) == list(range(cut))
+    assert names(log, ".swap") == []
+
+
+def test_the_recovery_point_is_written_down_before_a_log_gets_holes() -> None:
+    """A crash must not scan what is being compacted: where the scan begins has to be known."""
+    log, order = one_key(60), list[str]()
+
+    async def checkpoint() -> None:
+        order.append("checkpoint")
+
+    log.checkpoint = checkpoint
+    run(clean(log, workshop=Between(lambda: order.append("compact"))))
+    assert order == ["checkpoint", "compact", "checkpoint"]
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -207,6 +207,20 @@ def test_deleting_a_topic_renames_at_once_and_removes_later() -> None:
     assert run(directory.sweep()) == 1 and name not in disk.names("/logs/a")
 
 
+def test_what_checkpoints_say_of_a_log_that_is_gone_is_not_said_of_the_next_one() -> None:
+    """Or a crash would make that one believe that it begins where the old one did."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = run(directory.create("t", 0, TOPIC_ID, SMALL))
+    fill(log, 20)
+    log.delete_records(33, 40)
+    run(directory.checkpoint())
+    run(directory.delete("t", 0))
+    fill(run(directory.create("t", 0, b"another topic id", SMALL)), 5)
+    again = opened(disk.outlive())
+    assert (again.logs["t", 0].start_offset, again.logs["t", 0].end_offset) == (0, 10)
+
+
 def test_an_interrupted_deletion_is_finished_after_the_start() -> None:
     disk = SimDisk()
     directory = opened(disk)
@@ -245,6 +259,33 @@ def test_checkpoints_are_written_and_read_back() -> None:
     assert directory.high_watermarks == {("t", 0): 100, ("t", 1): 4}
     assert directory.logs["t", 0].start_offset == 33
     assert not directory.loading.clean and directory.loading.logs == 2
+
+
+@pytest.mark.parametrize("damage", ["none", "directory", "last segment", "all segments", "cut between", "cut inside"])
+def test_what_was_taken_away_after_a_clean_stop_is_noticed(damage: str) -> None:
+    """A broker must not vouch for such a log as its clean stop did, and says which one it is."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = run(directory.create("t", 0, TOPIC_ID, SMALL))
+    run(directory.create("empty", 0, TOPIC_ID, SMALL))
+    fill(log, 60)
+    end, paths = log.end_offset, [f"{segment.path}.log" for segment in log.segments]
+    position = log.active.size - log.active.batch_size(0)
+    directory.close()
+    if damage == "directory":
+        disk.remove_tree("/logs/a/t-0")
+    elif damage.startswith("cut"):
+        disk.open(paths[-1]).truncate(position + (damage == "cut inside"))
+    elif damage != "none":
+        for path in paths if damage.startswith("all") else paths[-1:]:
+            disk.remove(path)
+    directory = DataDirectory(disk, "/logs/a", now_ms=Clock(), rng=random.Random(1))
+    directory.open()
+    run(directory.look_at_tails())
+    assert directory.was_clean and directory.is_shortened == (damage != "none")
+    run(directory.load(lambda topic: SMALL))
+    told = [(name, known) for name, _, known in directory.loading.shortened]
+    assert told == ([] if damage in ("none", "directory") else [("t-0", end)])
 
 
 def test_empty_and_damaged_checkpoints() -> None:

@@ -17,7 +17,7 @@ from ottla.log.directories import Directories
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
-from ottla.server import listener
+from ottla.server import connection
 from ottla.sim.disk import SimDisk
 from ottla.wire.errors import Error, KafkaError
 from ottla.world import FLIES_FROM, Bytes, RealDisk, RealFile
@@ -368,11 +368,11 @@ def test_without_a_thread_the_write_is_done_at_once(tmp_path: Path, monkeypatch:
 
 
 def test_what_flies_lies_in_no_buffer_that_connections_share() -> None:
-    assert listener.SHARED_BUFFER <= FLIES_FROM
+    assert connection.SHARED_BUFFER <= FLIES_FROM
 
 
 def test_a_buffer_is_not_used_again_while_a_batch_in_it_is_written() -> None:
-    buffers = listener.Buffers()
+    buffers = connection.Buffers()
     buffer = bytearray(1 << 20)
     view = memoryview(buffer)[100:]
     buffers.give_back(buffer)

@@ -142,6 +142,20 @@ def test_an_error_counts_even_if_nobody_waits_for_the_answer() -> None:
     run(scenario())
 
 
+def test_a_write_that_fails_lowers_the_recovery_point_to_its_segment() -> None:
+    """The cut of its bytes is not on disk: after a power cut they may be back, and are looked for only above that point."""
+    disk = SimDisk()
+    log = make_log(disk)
+    fill(log, 60)
+    run(log.settle())
+    assert log.recovery_point == log.end_offset == 120
+    disk.capacity = disk.used + 50
+    log.append(batch(), Origin.CLIENT, 0, NOW_MS)
+    with pytest.raises(OSError):
+        log.publish()
+    assert log.recovery_point == log.active.base < 120
+
+
 def test_truncation_during_a_sync_does_not_leave_a_point_beyond_the_end() -> None:
     async def scenario() -> None:
         disk = SimDisk(latency_s=0.01)

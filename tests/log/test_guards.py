@@ -9,11 +9,11 @@ import pytest
 
 from ottla.log.log import Appended, Log
 from ottla.log.producers import Guard, Marker, Origin, Producers
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error
 from ottla.wire.records import end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import NOW_MS, batch, make_log, read_batches, reopen
+from logs import NOW_MS, batch, make_log, read_batches, refusal, reopen
 
 ID = 5
 
@@ -33,12 +33,6 @@ def end(log: Log, *, epoch: int = 0, committed: bool = True, version: int = 0, c
     appended = log.append_marker(Marker(ID, epoch, coordinator, committed, version), 0, NOW_MS)
     log.publish()
     return appended
-
-
-def refusal(call: object, *args: object, **options: object) -> Error:
-    with pytest.raises(KafkaError) as caught:
-        call(*args, **options)  # type: ignore[operator]
-    return caught.value.error
 
 
 def test_a_transaction_begins_only_with_its_guard_and_goes_on_without() -> None:

@@ -11,11 +11,11 @@ from ottla.log.log import Appended, Log
 from ottla.log.producers import BadSnapshot, Origin, Producers, read_snapshot, sequence_minus, sequence_plus
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import SimDisk
-from ottla.wire.errors import Error, KafkaError
+from ottla.wire.errors import Error
 from ottla.wire.records import end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import NOW_MS, batch, fill, make_log, offsets, put, read_batches, reopen, run
+from logs import NOW_MS, batch, fill, make_log, offsets, put, read_batches, refusal, reopen, run
 
 LAST = 2**31 - 1
 DAY_MS = 86_400_000
@@ -52,12 +52,6 @@ def mark(
     appended = log.append(memoryview(marker), Origin.COORDINATOR, 0, NOW_MS, transaction_version=version)
     log.publish()
     return appended
-
-
-def refusal(call: object, *args: object, **options: object) -> Error:
-    with pytest.raises(KafkaError) as caught:
-        call(*args, **options)  # type: ignore[operator]
-    return caught.value.error
 
 
 # -- sequences

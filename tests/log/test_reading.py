@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.log import reading
 from ottla.log.files import OpenFiles
 from ottla.log.log import Log
 from ottla.log.producers import Origin
+from ottla.log.segment import Segment
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.compression import Codec
@@ -319,6 +326,83 @@ def test_the_largest_timestamp_may_lie_in_an_old_segment() -> None:
     fill(log, 60, step_ms=0)
     assert run(closed_and_reopened(log).max_timestamp()) == (NOW_MS + 1000, 0, 0)
     assert run(make_log().max_timestamp()) is None
+
+
+def test_a_record_that_was_deleted_has_no_largest_timestamp() -> None:
+    log = make_log()
+    put(log, batch(2, timestamp=NOW_MS + 9), batch(timestamp=NOW_MS), batch(timestamp=NOW_MS + 9))
+    for before, expected in ((1, (NOW_MS + 9, 1, 0)), (2, (NOW_MS + 9, 3, 0)), (4, None)):
+        log.delete_records(before, log.end_offset)
+        assert run(log.max_timestamp()) == expected
+
+
+def test_headers_that_lie_are_not_followed_through_a_whole_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest timestamp is looked for in the first batch that claims to have it, as in Apache Kafka."""
+    looked: list[int] = []
+    find = reading._find_in_batch
+
+    async def count(log: Log, segment: Segment, position: int, *rest: Any) -> reading.Found | None:
+        looked.append(position)
+        return await find(log, segment, position, *rest)
+
+    monkeypatch.setattr(reading, "_find_in_batch", count)
+    log = make_log()
+    put(log, *[lying(batch(timestamp=NOW_MS), NOW_MS + 50) for _ in range(9)])
+    assert run(log.max_timestamp()) is None and looked == [0]
+    monkeypatch.setattr(reading, "HEADERS_PER_TURN", 3)
+    log.delete_records(1, log.end_offset)
+    put(log, *[batch(timestamp=NOW_MS - 1)] * 5)
+    assert run(log.max_timestamp()) is None and len(looked) == 2
+
+
+def lying(data: memoryview, largest: int) -> memoryview:
+    struct.pack_into(">q", data, 35, largest)
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    return data
+
+
+def test_others_get_their_turn_while_a_timestamp_is_looked_for_in_a_large_batch() -> None:
+    records = [Record(timestamp=NOW_MS + number, value=b"v") for number in range(5000)]
+    log = make_log(settings=LogSettings())
+    put(log, memoryview(bytearray(build(records, codec=Codec.ZSTD))))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def ask() -> None:
+        task = asyncio.ensure_future(others())
+        assert await log.offset_for_timestamp(NOW_MS + 4999) == (NOW_MS + 4999, 4999, 0)
+        task.cancel()
+
+    run(ask())
+    assert turns > 5000 // reading.RECORDS_PER_TURN - 2
+
+
+def test_a_long_way_to_a_timestamp_is_gone_in_pieces_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where timestamps do not rise the time index says nothing: four million batches were walked through in one go."""
+    log, pieces = make_log(settings=LogSettings()), 0
+    put(log, *[batch(timestamp=NOW_MS)] * 5000, batch(timestamp=NOW_MS + 1))
+    away = log.disk.away
+
+    async def piece(call: Callable[..., Any], *args: Any) -> Any:
+        nonlocal pieces
+        pieces += 1
+        return await away(call, *args)
+
+    monkeypatch.setattr(log.disk, "away", piece)
+    assert run(log.offset_for_timestamp(NOW_MS + 1)) == (NOW_MS + 1, 5000, 0)
+    assert pieces > 5000 // reading.HEADERS_PER_TURN
+
+
+def test_the_largest_timestamp_where_no_record_has_one_is_that_of_the_first() -> None:
+    log = make_log()
+    put(log, batch(2, timestamp=-1), batch(timestamp=-1))
+    for again in (log, closed_and_reopened(log)):
+        assert run(again.max_timestamp()) == (-1, 0, 0)
 
 
 # -- handles

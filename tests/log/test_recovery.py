@@ -137,6 +137,24 @@ def test_a_missing_segment_in_the_middle_ends_the_log_there() -> None:
     assert again.end_offset == log.segments[1].base and len(again.segments) == 1
 
 
+def test_in_a_compacted_log_a_hole_between_segments_is_nothing_that_is_missing() -> None:
+    """Apache Kafka's compaction leaves such holes, and what lies behind them was promised."""
+    log = synced(60, LogSettings(segment_bytes=4096, index_interval_bytes=512, cleanup_policy=frozenset({"compact"})))
+    log.disk.remove(log.segments[1].path + ".log")
+    again = reopen(log, clean=False)
+    assert again.end_offset == 120 and len(again.segments) == len(log.segments) - 1
+
+
+def test_what_a_failed_write_left_behind_a_segment_that_is_done_goes() -> None:
+    """Its cut may not have reached the disk before the power went."""
+    log = synced(60)
+    first, size = log.segments[0], log.segments[0].size
+    log.disk.open(first.path + ".log").write_at(size, [b"half a batch"])
+    again = reopen(log, clean=False, recovery_point=log.segments[1].base)
+    assert again.recovered is not None and again.recovered.truncated_bytes == len(b"half a batch")
+    assert log.disk.size(first.path + ".log") == size and again.end_offset == 120
+
+
 def test_a_log_that_ends_before_its_start_begins_anew_at_the_start() -> None:
     log = synced(10)
     again = reopen(log, clean=False, start_offset=1000)

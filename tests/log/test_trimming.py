@@ -11,8 +11,9 @@ import pytest
 from ottla.log import retention
 from ottla.log.epochs import EpochCache
 from ottla.log.log import Log
+from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
-from ottla.sim.disk import SimDisk
+from ottla.sim.disk import UNLIMITED, SimDisk
 from ottla.wire.errors import Error, KafkaError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -70,6 +71,13 @@ def test_an_epoch_is_on_disk_before_the_recovery_point_passes_it() -> None:
     again = EpochCache(disk, log.directory)
     again.load()
     assert again.entries == [(0, 0), (5, 3)]
+
+
+def test_an_epoch_begins_behind_what_was_staged_before_it() -> None:
+    log = make_log()
+    log.append(batch(3), Origin.CLIENT, 0, NOW_MS)
+    log.append(batch(), Origin.CLIENT, 5, NOW_MS)
+    assert log.epochs.entries == [(0, 0), (5, 3)]
 
 
 def test_truncation_drops_epochs_even_if_no_record_goes() -> None:
@@ -139,6 +147,21 @@ def test_the_recovery_point_falls_on_disk_before_the_log_is_cut() -> None:
     assert seen == [(8, 120)] and log.synced_end == 8
 
 
+def test_a_cut_is_on_disk_before_anything_is_appended_behind_it() -> None:
+    """Or a power cut could bring back records that contradict those that came since."""
+    disk = SimDisk()
+    log = make_log(disk)
+    fill(log, 60)
+    run(log.settle())
+    cut = log.segments[1].base + 2
+    disk.trace = []
+    run(log.truncate_to(cut))
+    assert log.active.size and disk.trace[-2:] == [
+        ("sync", f"{log.active.path}.log"),
+        ("sync directory", log.directory),
+    ]
+
+
 def test_starting_over_at_an_offset() -> None:
     log = make_log()
     fill(log, 60)
@@ -146,6 +169,50 @@ def test_starting_over_at_an_offset() -> None:
     assert put(log, batch()) == [500]
     log.close()
     assert (reopen(log).start_offset, reopen(log).end_offset) == (500, 501)
+
+
+def nearly_full(room: int) -> tuple[SimDisk, Log]:
+    """A log that has written out none of its indexes, on a disk with so much room."""
+    disk = SimDisk()
+    log = make_log(disk, replace(SMALL, index_interval_bytes=1, segment_bytes=1 << 20))
+    for epoch in range(20):
+        log.begin_epoch(epoch)
+        put(log, *(batch(2) for _ in range(10)), epoch=epoch)
+    disk.capacity = disk.used + room
+    return disk, log
+
+
+@pytest.mark.parametrize("room", range(0, 1600, 80))
+def test_a_cut_that_finds_the_disk_full_has_changed_nothing_and_can_be_tried_again(room: int) -> None:
+    """TRAP-18: a log that says it ends behind what is in its file would get a hole, or never copy again."""
+    disk, log = nearly_full(room)
+    try:
+        assert run(log.truncate_to(391))
+    except OSError:
+        assert log.failed is None
+    end, epochs = (400, 19) if log.end_offset == 400 else (391, 19)
+    assert (log.end_offset, log.epochs.latest) == (end, epochs)
+    assert read_batches(log, 0, 1 << 24)[-1].next_offset == end // 2 * 2
+    disk.capacity = UNLIMITED
+    assert run(log.truncate_to(391)) is (end == 400)
+    log.begin_epoch(30)
+    assert put(log, batch(), epoch=30) == [391]
+    assert offsets(read_batches(log, 0, 1 << 24))[-2:] == [388, 391]
+    log.close()
+    again = reopen(log, clean=False)
+    assert (again.end_offset, again.epochs.entries) == (392, log.epochs.entries)
+
+
+def test_a_log_that_cannot_begin_anew_on_a_full_disk_is_what_it_was() -> None:
+    disk, log = nearly_full(0)
+    before = log.epochs.entries
+    with pytest.raises(OSError):
+        log.truncate_fully_and_start_at(500)
+    assert (log.end_offset, log.epochs.entries, log.failed) == (400, before, None)
+    assert len(read_batches(log, 0, 1 << 24)) == 200
+    disk.capacity = UNLIMITED
+    log.truncate_fully_and_start_at(500)
+    assert put(log, batch(), epoch=30) == [500]
 
 
 # -- retention
@@ -279,6 +346,15 @@ def test_delete_records_moves_the_log_start() -> None:
     retain(log)
     assert log.segments[0].base <= 100 < log.segments[1].base
     assert offsets(read_batches(log, 100))[:3] == [100, 102, 104]
+
+
+def test_epochs_below_a_log_start_that_rose_are_forgotten() -> None:
+    """TRAP-48: whoever asks for one of them is told where the first known one begins."""
+    log = make_log()
+    put(log, batch(3), epoch=1)
+    put(log, batch(3), epoch=2)
+    log.delete_records(4, 6)
+    assert log.end_offset_for_epoch(1) == (1, 4)
 
 
 def test_the_log_start_survives_a_restart_by_its_checkpoint() -> None:

@@ -15,6 +15,7 @@ from ottla.metadata.features import SERVED
 from ottla.metadata.image import DIRECTORY_UNASSIGNED, TOPIC, Endpoint, Image, Topic
 from ottla.metadata.leaders import UNCLEAN, elect_leaders
 from ottla.metadata.records import ClearElrRecord, FeatureLevelRecord
+from ottla.metadata.replay import replay
 from ottla.wire.errors import Error, KafkaError
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ ENDPOINT = Endpoint("PLAINTEXT", "localhost", 9092, 0)
 
 def apply(image: Image, decision: Decision[T]) -> Image:
     held = [record for record, _ in decision.records]
-    return image.replay(held, image.offset + len(held), 1)[0]
+    return replay(image, held, image.offset + len(held), 1)[0]
 
 
 def cluster(brokers: Iterable[int] = (1,), *, elr: bool = True) -> Image:
@@ -209,6 +210,12 @@ def test_a_new_minimum_in_sync_starts_eligibility_over() -> None:
     decision = controller.incremental_alter_configs(image, {(TOPIC, "a"): {"min.insync.replicas": "2"}})
     assert [type(record).__name__ for record, _ in decision.records] == ["ConfigRecord", "ClearElrRecord"]
     assert decision.records[1][0] == ClearElrRecord(topic_name="a")
+
+
+def test_no_block_of_producer_ids_goes_beyond_the_last_number() -> None:
+    image = replace(cluster(), next_producer_id=2**63 - 1000)
+    with pytest.raises(KafkaError, match="Exhausted"):
+        controller.next_producer_ids(image, 1, image.brokers[1].epoch)
 
 
 def test_producer_ids_come_in_blocks() -> None:

@@ -10,8 +10,9 @@ import pytest
 from ottla.metadata import controller
 from ottla.metadata import records as r
 from ottla.metadata.controller import Decision, NewTopic, Registration, Rules
-from ottla.metadata.image import TOPIC, Endpoint, Image, Partition
+from ottla.metadata.image import DIRECTORY_LOST, TOPIC, Endpoint, Image, Partition
 from ottla.metadata.leaders import Change
+from ottla.metadata.replay import replay
 
 RULES = Rules()
 ENDPOINT = Endpoint("PLAINTEXT", "localhost", 9092, 0)
@@ -59,7 +60,7 @@ def test_the_last_known_leader_counts_only_alone_and_only_when_nobody_is_eligibl
 
 def apply(image: Image, decision: Decision[object]) -> Image:
     held = [record for record, _ in decision.records]
-    return image.replay(held, image.offset + len(held), 1)[0]
+    return replay(image, held, image.offset + len(held), 1)[0]
 
 
 def started(image: Image, directory: bytes, previous_epoch: int = -1) -> Image:
@@ -104,10 +105,28 @@ def test_a_broker_without_the_directory_of_a_replica_does_not_lead_it() -> None:
     assert partition_of(started(image, b"directory of one", previous_epoch=epoch)).leader == 1
 
 
+def test_who_has_room_again_leads_where_nobody_else_may() -> None:
+    """Its replica was given up for lost while its disk was full; meanwhile the last one in sync has gone, too."""
+    home = b"directory of one"
+    image = one_topic(home)
+    topic = next(image.topics.values())
+
+    def told(image: Image, directory: bytes) -> Image:
+        places = [(directory, [(topic.id, 0)])]
+        return apply(image, controller.assign_replicas(image, 1, image.brokers[1].epoch, places, RULES))
+
+    lost = told(image, DIRECTORY_LOST)
+    assert (partition_of(lost).leader, partition_of(lost).elr) == (NOBODY, (1,))
+    assert partition_of(told(lost, b"a directory that failed")).leader == NOBODY
+    back = partition_of(told(lost, home))
+    assert (back.leader, back.isr, back.directories) == (1, (1,), (home,))
+
+
 def test_a_topic_that_comes_back_in_the_same_batch_has_none_of_its_old_settings() -> None:
     """LOG-01: same name, other topic."""
     old, new = b"o" * 16, b"n" * 16
-    image = Image().replay(
+    image = replay(
+        Image(),
         [
             r.TopicRecord(name="t", topic_id=old),
             r.ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value="1"),
@@ -115,7 +134,8 @@ def test_a_topic_that_comes_back_in_the_same_batch_has_none_of_its_old_settings(
         1,
         1,
     )[0]
-    image = image.replay(
+    image = replay(
+        image,
         [
             r.RemoveTopicRecord(topic_id=old),
             r.TopicRecord(name="t", topic_id=new),

@@ -14,17 +14,18 @@ from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Decision
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.quotas import Alteration, Component, describe_client_quotas, names_to_resolve
 from ottla.metadata.records import FeatureLevelRecord, frame, unframe
+from ottla.metadata.replay import replay
 from ottla.metadata.snapshot import records_of
 from ottla.wire.errors import Error, KafkaError
 
-EMPTY = Image().replay([FeatureLevelRecord(name="metadata.version", feature_level=30)], 0, 1)[0]
+EMPTY = replay(Image(), [FeatureLevelRecord(name="metadata.version", feature_level=30)], 0, 1)[0]
 Named = tuple[str, str | None]
 
 
 def after(image: Image, decision: Decision[object]) -> Image:
     """The picture after a decision whose records went to the disk and came back."""
     held = [unframe(frame(record, version)) for record, version in decision.records]
-    return image.replay(held, image.offset + len(held), 1)[0]
+    return replay(image, held, image.offset + len(held), 1)[0]
 
 
 def limit(*named: Named, **limits: float | None) -> Alteration:
@@ -137,6 +138,16 @@ class TestDescribingQuotas:
         told = describe_client_quotas(self.IMAGE, [Component(*each) for each in asked], strict)
         return sorted(limit for _, limits in told for limit in limits.values())
 
+    def test_told_in_the_order_that_tests_of_clients_expect(self) -> None:
+        """Those of @platformatic/kafka compare the whole answer with what Apache Kafka says."""
+        limits = {"producer_byte_rate": 1000.0, "consumer_byte_rate": 1000.0, "request_percentage": 0.5}
+        both = limit(("user", "u"), ("client-id", "c"), **limits)
+        image = altered(EMPTY, both, limit(("user", "u"), **limits))
+        told = describe_client_quotas(image, [Component("user", 0, "u")], strict=False)
+        assert [[kind for kind, _ in entity] for entity, _ in told] == [["user"], ["client-id", "user"]]
+        order = ["consumer_byte_rate", "request_percentage", "producer_byte_rate"]
+        assert [list(values) for _, values in told] == [order, order]
+
     def test_by_name_by_default_and_by_type(self) -> None:
         assert self.found() == [1, 2, 3, 4, 5, 6]
         assert self.found(strict=True) == []
@@ -187,7 +198,7 @@ class TestCredentials:
         image = after(EMPTY, alter_scram_credentials(EMPTY, [], [scram("u", 1)]))
         image = after(image, alter_scram_credentials(image, [], [scram("u", 2, 8192)]))
         image = altered(image, limit(("user", "u"), request_percentage=1.0))
-        again = Image().replay([record for record, _ in records_of(image)], image.offset, 1)[0]
+        again = replay(Image(), [record for record, _ in records_of(image)], image.offset, 1)[0]
         assert again == image
         assert describe_scram_credentials(again, ["u"])[0].held == [(1, 4096), (2, 8192)]
         assert Delta.everything(again).quotas == {(("user", "u"),): {"request_percentage": 1.0}}
@@ -224,7 +235,7 @@ class TestCredentials:
         assert len(decision.records) == 1
 
     def test_an_old_cluster_has_no_place_for_them(self) -> None:
-        old = Image().replay([FeatureLevelRecord(name="metadata.version", feature_level=10)], 0, 1)[0]
+        old = replay(Image(), [FeatureLevelRecord(name="metadata.version", feature_level=10)], 0, 1)[0]
         (told,) = alter_scram_credentials(old, [], [scram("u")]).reply.values()
         assert told is not None and told.error is Error.UNSUPPORTED_VERSION
 

@@ -13,6 +13,7 @@ from ottla.metadata.controller import Decision, NewTopic, Registration, Rules
 from ottla.metadata.image import TOPIC, Endpoint, Image, Partition
 from ottla.metadata.leaders import PREFERRED, UNCLEAN, elect_leaders
 from ottla.metadata.reassignments import Wanted, reassign, under_way
+from ottla.metadata.replay import replay
 from ottla.wire.errors import Error, KafkaError
 
 RULES = Rules()
@@ -21,7 +22,7 @@ ENDPOINT = Endpoint("PLAINTEXT", "localhost", 9092, 0)
 
 def after(image: Image, decision: Decision[Any]) -> Image:
     held = [record for record, _ in decision.records]
-    return image.replay(held, image.offset + max(1, len(held)), 1)[0]
+    return replay(image, held, image.offset + max(1, len(held)), 1)[0]
 
 
 def directory(broker_id: int) -> bytes:
@@ -58,7 +59,7 @@ def in_sync(image: Image, *isr: int) -> Image:
     """What a leader that sees its followers catch up has written down."""
     topic = image.topic("t")
     assert topic is not None
-    return image.replay([r.PartitionChangeRecord(partition_id=0, topic_id=topic.id, isr=list(isr))], 99, 1)[0]
+    return replay(image, [r.PartitionChangeRecord(partition_id=0, topic_id=topic.id, isr=list(isr))], 99, 1)[0]
 
 
 def test_a_new_order_needs_no_reassignment() -> None:
@@ -135,7 +136,7 @@ def test_stopping_must_not_lose_records_silently() -> None:
     allowed = r.ConfigRecord(
         resource_type=TOPIC, resource_name="t", name="unclean.leader.election.enable", value="true"
     )
-    risky = only_new.replay([allowed], 100, 1)[0]
+    risky = replay(only_new, [allowed], 100, 1)[0]
     back = partition(after(risky, reassign(risky, [("t", [Wanted(0, None)])], RULES)))
     assert (back.replicas, back.isr) == ((1,), (1,))
 
@@ -190,7 +191,7 @@ def test_an_unclean_election_takes_whoever_lives() -> None:
     image = after(image, controller.fence(image, 1, RULES))
     assert partition(image).leader == -1
     assert elected(image, UNCLEAN)[1] is Error.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    back = image.replay([r.BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=0, fenced=-1)], 200, 1)[0]
+    back = replay(image, [r.BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=0, fenced=-1)], 200, 1)[0]
     forced, error = elected(back, UNCLEAN)
     assert error is None and (partition(forced).leader, partition(forced).isr) == (2, (2,))
     assert partition(forced).recovering
@@ -219,7 +220,7 @@ def test_who_is_eligible_and_gone_for_good_stays_so_while_it_is_needed(minimum: 
     image = with_topic(cluster(1, 2), 1, 2, min_insync_replicas="2")
     image = after(image, controller.fence(image, 2, RULES))
     lower = r.ConfigRecord(resource_type=TOPIC, resource_name="t", name="min.insync.replicas", value=minimum)
-    image = image.replay([lower], image.offset + 1, 1)[0]
+    image = replay(image, [lower], image.offset + 1, 1)[0]
     assert partition(image).elr == (2,)
     image = after(image, controller.unregister(image, 2, RULES))
     assert (partition(image).isr, partition(image).elr) == ((1,), eligible)

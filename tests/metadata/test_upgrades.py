@@ -8,6 +8,7 @@ from ottla.metadata import controller
 from ottla.metadata import records as r
 from ottla.metadata.controller import Registration, Rules
 from ottla.metadata.image import BROKER, Endpoint, Image
+from ottla.metadata.replay import replay
 from ottla.metadata.upgrades import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE, Update, update_features
 from ottla.wire.errors import KafkaError
 
@@ -17,12 +18,12 @@ ENDPOINT = Endpoint("PLAINTEXT", "localhost", 9092, 0)
 
 def with_levels(**levels: int) -> Image:
     records = [r.FeatureLevelRecord(name=name.replace("_", "."), feature_level=level) for name, level in levels.items()]
-    return Image().replay(records, 1, 1)[0]
+    return replay(Image(), records, 1, 1)[0]
 
 
 def updated(image: Image, name: str, level: int, kind: int = UPGRADE) -> dict[str, int]:
     decision = update_features(image, 1, {name: Update(level, kind)}, RULES)
-    return dict(image.replay([record for record, _ in decision.records], 2, 1)[0].features)
+    return dict(replay(image, [record for record, _ in decision.records], 2, 1)[0].features)
 
 
 def refused(image: Image, name: str, level: int, kind: int = UPGRADE) -> str:
@@ -80,7 +81,7 @@ def test_every_registered_broker_must_be_able_to_follow() -> None:
     image = with_levels(metadata_version=30)
     who = Registration(7, bytes(16), [ENDPOINT], [b"d" * 16], features={"metadata.version": (7, 30)})
     decision = controller.register_broker(image, who, RULES)
-    image = image.replay([record for record, _ in decision.records], 3, 1)[0]
+    image = replay(image, [record for record, _ in decision.records], 3, 1)[0]
     assert refused(image, "group.version", 1).endswith("Broker 7 does not support this feature.")
 
 
@@ -89,9 +90,9 @@ def test_eligible_leaders_need_one_minimum() -> None:
     image = with_levels(metadata_version=30)
     who = Registration(7, bytes(16), [ENDPOINT], [b"d" * 16])
     decision = controller.register_broker(image, who, RULES)
-    image = image.replay([*(record for record, _ in decision.records), own], 3, 1)[0]
+    image = replay(image, [*(record for record, _ in decision.records), own], 3, 1)[0]
     decision_ = update_features(image, 1, {"eligible.leader.replicas.version": Update(1, UPGRADE)}, RULES)
-    after = image.replay([record for record, _ in decision_.records], 4, 1)[0]
+    after = replay(image, [record for record, _ in decision_.records], 4, 1)[0]
     assert after.elr_enabled and after.configs(BROKER, "") == {"min.insync.replicas": "2"}
     assert after.configs(BROKER, "7") == {}
     low = with_levels(metadata_version=21)

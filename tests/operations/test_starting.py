@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from harness import HOST, TREE, free_port
 from operations.speaking import Line, batch_of, eventually, ottla, page, samples
 from ottla.wire.messages.fetch import FetchRequest
 
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 VERBS = ("serve", "demo", "topic", "produce", "consume")
 
 
@@ -51,6 +53,13 @@ def test_a_port_that_is_taken(tmp_path: Path, taken: int) -> None:
     assert str(taken) in said and "already running" in said and "--listen" in said
 
 
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    """FTM-03: who wants to be found at it is told which setting is for that."""
+    elsewhere = "192.0.2.1"  # for documentation: nobody has it
+    said = complaint(ottla("serve", "--data", str(tmp_path / "data"), "--listen", f"{elsewhere}:{free_port()}"))
+    assert elsewhere in said and "--listen" in said and "advertised.listeners" in said and "[Errno" not in said
+
+
 def test_a_metrics_port_that_is_taken(tmp_path: Path, taken: int) -> None:
     """FTM-03"""
     said = complaint(serve(tmp_path / "data", "--metrics-port", str(taken)))
@@ -75,19 +84,62 @@ def test_a_controller_port_that_was_written_down_and_is_taken(tmp_path: Path, ta
     assert str(taken) in said
 
 
-def test_a_node_of_a_cluster_that_is_not_formatted(tmp_path: Path) -> None:
-    """What it says to do can be done, word for word."""
+@pytest.fixture
+def of_a_cluster(tmp_path: Path) -> Path:
+    """The settings of a node that has to find others, of whom none runs."""
     file, ports = tmp_path / "server.properties", [free_port() for _ in range(3)]
     file.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={tmp_path / 'data'}\n"
         f"listeners=PLAINTEXT://{HOST}:{ports[0]},CONTROLLER://{HOST}:{ports[1]}\ncontroller.listener.names=CONTROLLER\n"
         f"controller.quorum.bootstrap.servers={HOST}:{ports[1]},{HOST}:{ports[2]}\n"
     )
-    told = complaint(ottla("serve", str(file))).partition("`kafka-storage ")[2].partition("`")[0]
-    words = told.replace("ID", "AAAAAAAAAAAAAAAAAAAAAQ").replace("server.properties", str(file)).split()
+    return file
+
+
+def format_as_told(said: str, file: Path, which: str, **names: str) -> None:
+    """Do what a message says, word for word, with names for what it leaves open."""
+    [told] = [part for part in said.split("`") if part.startswith("kafka-storage format") and which in part]
+    for name, value in {"ID": CLUSTER_ID, "server.properties": str(file), **names}.items():
+        told = re.sub(rf"\b{re.escape(name)}(?=[ @:,]|$)", value, told)
+    words = told.removesuffix(",...").split()[1:]
     done = subprocess.run([Path(sys.executable).parent / "kafka-storage", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "data" / "meta.properties").exists()
+
+
+def wait_until_said(file: Path, words: str) -> str:
+    """Start a node, and end it when it has said a line with these words."""
+    command = [sys.executable, "-m", "ottla.cli.main", "serve", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=TREE) as process:
+        assert process.stderr is not None
+        try:
+            return next(line for line in process.stderr if words in line)
+        finally:
+            process.kill()
+
+
+def test_a_first_controller_that_is_not_formatted(of_a_cluster: Path) -> None:
+    """FTM-03: what it says to do can be done, and leads to a node that serves."""
+    port = of_a_cluster.read_text().partition("CONTROLLER://")[2].split("\n")[0].rpartition(":")[2]
+    said = complaint(ottla("serve", str(of_a_cluster)))
+    format_as_told(said, of_a_cluster, " --initial", NODE="1", HOST=HOST, PORT=port, DIRECTORY=CLUSTER_ID)
+    assert "node 1 serves" in wait_until_said(of_a_cluster, "serves")
+
+
+def test_a_node_that_joins_others_and_finds_none(of_a_cluster: Path) -> None:
+    """FTM-03: it waits, and says for what and what may be wrong."""
+    format_as_told(complaint(ottla("serve", str(of_a_cluster))), of_a_cluster, "--no-initial")
+    said = wait_until_said(of_a_cluster, "not ready yet")
+    assert "controller.quorum.bootstrap.servers" in said and "--initial-controllers" in said
+
+
+def test_a_quorum_without_a_majority(of_a_cluster: Path) -> None:
+    """FTM-03: whoever waits for others names them."""
+    server = re.compile(rf"{HOST}:\d+")
+    here, other = server.findall(of_a_cluster.read_text().partition("bootstrap.servers=")[2])
+    voters = f"controller.quorum.voters=1@{here},2@{other}"
+    of_a_cluster.write_text(re.sub("controller.quorum.bootstrap.*", voters, of_a_cluster.read_text()))
+    format_as_told(complaint(ottla("serve", str(of_a_cluster))), of_a_cluster, "")
+    assert f"node 2 at {other}" in wait_until_said(of_a_cluster, "not ready yet")
 
 
 def test_a_directory_that_another_node_holds(node: StartNode) -> None:
@@ -122,9 +174,11 @@ def test_data_that_belongs_to_another_node(node: StartNode) -> None:
 
 
 def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
-    """FTM-03"""
+    """FTM-03: there, or above it."""
     (tmp_path / "data").write_text("not a directory")
-    assert str(tmp_path / "data") in complaint(serve(tmp_path / "data"))
+    for data in (tmp_path / "data", tmp_path / "data" / "below"):
+        said = complaint(serve(data))
+        assert str(tmp_path / "data") in said and "a file is in its way" in said and "--data" in said
 
 
 @pytest.mark.parametrize(

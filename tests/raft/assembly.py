@@ -23,6 +23,8 @@ from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.quorum import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
     FetchSnapshotRequest,
@@ -346,13 +348,10 @@ class Peer:
             first = request.topics[0].partitions[0].fetch_offset
             some = self.disk.entries[first - self.disk.start_offset :][:3]
             answer.records = self.house.encoded(some) if some else None
-        topic = FetchResponse.Topic(topic=partition.TOPIC, topic_id=partition.TOPIC_ID, partitions=[answer])
-        response = FetchResponse(responses=[topic])
-        address = replica.leader_address
-        if address is not None and replica.leader_id >= 0:
-            where = FetchResponse.NodeEndpoint(node_id=replica.leader_id, host=address.host, port=address.port)
-            response.node_endpoints = [where]
-        return response
+        topic = FetchResponse.Topic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
+        endpoint = FetchResponse.NodeEndpoint
+        where = [endpoint(node_id=e.node_id, host=e.host, port=e.port) for e in replica.where_leader_is()]
+        return FetchResponse(responses=[topic], node_endpoints=where)
 
     def _serve_snapshot(self, replica: Replica, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
         kind = FetchSnapshotResponse.Topic.Partition
@@ -370,7 +369,7 @@ class Peer:
             answer.size, answer.position = len(data), asked.position
             answer.unaligned_records = data[asked.position :][:2]
             replica.snapshot_served(request, self.house.now_ms)
-        topic = FetchSnapshotResponse.Topic(name=partition.TOPIC, partitions=[answer])
+        topic = FetchSnapshotResponse.Topic(name=METADATA_TOPIC, partitions=[answer])
         return FetchSnapshotResponse(topics=[topic])
 
 

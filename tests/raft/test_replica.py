@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.raft import elections, partition
-from ottla.raft.connections import NEVER
+from ottla.raft import elections, following, partition
+from ottla.raft.connections import NEVER, Destination, Send
 from ottla.raft.history import History
+from ottla.raft.leading import OBSERVER_SESSION_MS
 from ottla.raft.quorum import NOBODY, Address, Key, QuorumState, VoterSet
 from ottla.raft.replica import Lost, Replica
-from ottla.raft.roles import Candidate, Follower, Leader, Resigned, Unattached
+from ottla.raft.roles import Candidate, Change, Follower, Leader, Resigned, Unattached
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire.errors import Error, KafkaError, error_of
+from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.quorum import BeginQuorumEpochRequest, LeaderChangeMessage, VoteRequest, VotersRecord
+from ottla.wire.messages.quorum import (
+    BeginQuorumEpochRequest,
+    FetchSnapshotResponse,
+    LeaderChangeMessage,
+    VoteRequest,
+    VotersRecord,
+)
+from ottla.wire.messages.quorum import SnapshotId as NamedSnapshot
 from raft.assembly import CLUSTER, Assembly, Peer, key, voter
+
+NOWHERE = Destination(1, "", 0)
 
 
 def three(seed: int = 0, *observers: int, dynamic: bool = True) -> Assembly:
@@ -417,6 +428,29 @@ def test_a_replica_without_log_takes_a_snapshot_piece_by_piece() -> None:
     assert assembly.replica(7).voters.ids == (1, 2, 3), "it knows the voters from there"
 
 
+def test_a_piece_of_a_snapshot_that_was_not_asked_for_is_not_kept() -> None:
+    assembly, leader = settled()
+    replica = assembly.replica(others(assembly, leader)[0].id)
+    answer = FetchSnapshotResponse.Topic.Partition(position=0, size=100, unaligned_records=b"some")
+    answer.snapshot_id = NamedSnapshot(end_offset=9, epoch=1)
+    for wanted, have in ((SnapshotId(9, 1), 50), (SnapshotId(8, 1), 0)):
+        assert isinstance(replica.role, Follower)
+        replica.role.snapshot, replica.role.snapshot_bytes = wanted, have
+        assert not following.snapshot_answered(
+            replica.member, Send(1, NOWHERE, FetchRequest()), answer, assembly.now_ms
+        )
+        assert replica.member.ready.snapshot is None and replica.role.snapshot is None
+
+
+def test_an_observer_that_was_not_heard_of_for_long_is_forgotten() -> None:
+    assembly, leader = settled(0, 4)
+    assert leader.replica is not None
+    voters, observers = leader.replica.progress(assembly.now_ms)
+    assert key(4) in observers and len(voters) == 3
+    voters, observers = leader.replica.progress(assembly.now_ms + OBSERVER_SESSION_MS + 1)
+    assert not observers and len(voters) == 3
+
+
 def test_observers_learn_the_leader_and_never_vote_or_stand() -> None:
     """KRF-06."""
     assembly, _ = settled(0, 8)
@@ -538,13 +572,50 @@ def test_who_has_long_led_alone_waits_for_the_first_other_voter() -> None:
     assembly.run_until(lambda: not assembly.replica(1).is_leader)
 
 
-def test_a_voter_that_lags_is_not_added() -> None:
+def added(*speaks: ApiVersionsResponse.SupportedFeature) -> Change:
+    """What becomes of a new voter that says what it can speak, and has never fetched."""
     assembly, leader = settled()
     assert leader.replica is not None
     change = leader.replica.add_voter(voter(5), assembly.now_ms)
     leader.step()
+    (asked,) = [flight.send for flight in assembly.wire if isinstance(flight.send.request, ApiVersionsRequest)]
+    leader.replica.answered(asked.number, ApiVersionsResponse(supported_features=list(speaks)), assembly.now_ms)
+    return change
+
+
+def test_a_voter_that_lags_is_not_added() -> None:
+    change = added(ApiVersionsResponse.SupportedFeature(name="kraft.version", min_version=0, max_version=1))
+    assert change.error is Error.REQUEST_TIMED_OUT
+    assert change.message is not None and change.message.endswith("since it is lagging behind")
+
+
+def test_a_voter_that_speaks_only_of_fixed_voters_is_not_added() -> None:
+    assert added().error is Error.INVALID_REQUEST
+    only_old = ApiVersionsResponse.SupportedFeature(name="kraft.version", min_version=0, max_version=0)
+    assert added(only_old).error is Error.INVALID_REQUEST
+
+
+def test_a_voter_that_cannot_speak_of_voters_any_more_does_not_move() -> None:
+    assembly, leader = settled()
+    assert leader.replica is not None
+    follower = others(assembly, leader)[0].id
+    with pytest.raises(KafkaError) as refused:
+        leader.replica.update_voter(voter(follower)._replace(versions=(0, 0)), assembly.now_ms)
+    assert refused.value.error is Error.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_voter_that_cannot_be_asked_is_not_added(is_there: bool) -> None:
+    """Nobody listens where it should be, or its answer is lost: either way it is told at once, and others can be added."""
+    assembly, leader = settled(0, *([5] if is_there else []))
+    assert leader.replica is not None
+    if is_there:
+        assembly.isolate(5)
+    change = leader.replica.add_voter(voter(5), assembly.now_ms)
+    leader.step()
     assembly.run_until(lambda: change.error is not None)
     assert change.error is Error.REQUEST_TIMED_OUT
+    assert change.message is not None and change.message.endswith("API_VERSIONS returned an error NETWORK_EXCEPTION")
 
 
 def test_one_change_at_a_time() -> None:
@@ -608,8 +679,6 @@ def test_a_voter_that_moved_says_so_and_the_leader_writes_it_down() -> None:
     replica.update_voter(moved, assembly.now_ms)
     leader.step()
     assert replica.voters.voter(2) == moved
-    with pytest.raises(KafkaError):
-        replica.update_voter(moved._replace(versions=(0, 0)), assembly.now_ms)
 
 
 def test_the_voters_of_a_snapshot_are_those_of_its_offset() -> None:

@@ -21,13 +21,14 @@ from ottla.metadata.features import SERVED
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.in_sync import alter_partition
+from ottla.metadata.replay import replay
 from ottla.replication.moves import Moves
 from ottla.replication.neighbours import DEFAULTS, Neighbours
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
+from ottla.server.fetch_sessions import FetchSessions
 from ottla.server.handlers.fetch import fetch
 from ottla.server.handlers.offsets import delete_records, list_offsets
-from ottla.server.sessions import Sessions
 from ottla.sim.disk import Loss, SimDisk
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
@@ -111,10 +112,10 @@ class Broker:
             *(broker_id, self.directories, self.config.topic_settings, self.dirty, self.spawn, lambda topic: Traffic()),
             *(lambda log, error: None, moves, lambda: NOW_MS, self.neighbours),
         )
-        sessions = Sessions(100, 120.0, random.Random(broker_id), loop.time)
+        sessions = FetchSessions(100, 120.0, random.Random(broker_id), loop.time)
         self.node = SimpleNamespace(
             replicas=self.replicas,
-            sessions=sessions,
+            fetch_sessions=sessions,
             charging=None,
             fetch_bytes_max=1 << 20,
             config={"replica.selector.class": cluster.selector},
@@ -273,7 +274,7 @@ class Cluster:
     # --- the picture
 
     def replay(self, *batch: Any) -> None:
-        self.image, _ = self.image.replay(batch, self.image.offset + 1, 1)
+        self.image, _ = replay(self.image, batch, self.image.offset + 1, 1)
 
     def create(
         self, replicas: list[int], topic_id: bytes = TOPIC_ID, count: int = 1, isr: list[int] | None = None

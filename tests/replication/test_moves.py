@@ -16,6 +16,7 @@ import pytest
 from desk import on_loop
 from ottla.log import flushing, moving
 from ottla.log.directories import Directories
+from ottla.log.directory import DataDirectory
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
@@ -351,6 +352,50 @@ async def listed(client: Client) -> dict[str, list[tuple[int, int, bool]]]:
         ]
         for result in answer.results
     }
+
+
+@pytest.mark.parametrize("fails", ["flush", "checkpoint"])
+def test_a_log_that_was_left_does_not_stand_in_for_the_one_that_took_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Something fails after the two have changed places, and later the new disk does. The old log was served again, without
+    what had been acknowledged since, in the same leadership: followers cut that off."""
+
+    async def scenario() -> None:
+        place = Place(disk := SimDisk())
+        await place.open()
+        await place.produce(8)
+        first, target = place.partition.log, place.directories.at(place.elsewhere())
+        switch = place.moves._switch
+
+        async def refuse(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        def switch_and_fail(partition: Partition, copy: moving.Copy) -> None:
+            switch(partition, copy)
+            monkeypatch.setattr(*((Log, "flush") if fails == "flush" else (target, "checkpoint")), refuse)
+
+        monkeypatch.setattr(place.moves, "_switch", switch_and_fail)
+        await place.moves.move(place.partition, target.path)
+        await place.moves.under_way["t", 0].task
+        monkeypatch.undo()
+        assert place.partition.log is not first
+        await place.produce(2)
+        left = place.directories.home_of(first)
+        target.fail(OSError(5, "Input/output error"))
+        for directory in (left, target):
+            assert directory.meta is not None
+            with pytest.raises(KafkaError, match="has failed"):
+                await place.directories.log("t", 0, TOPIC_ID, SETTINGS, directory.meta.directory_id)
+        assert first.directory.endswith("-stray") == (fails == "checkpoint"), "it may have what the copy lost"
+        left.close(1)
+        again = DataDirectory(disk, left.path, now_ms=lambda: NOW_MS, rng=random.Random(1))
+        again.open()
+        assert again.was_clean == (fails == "checkpoint"), (
+            "nobody closed what lies there, its producers would be forgotten"
+        )
+
+    stage.run(scenario())
 
 
 @on_loop

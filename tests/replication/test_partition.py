@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ class Answer:
         self.error = error
 
 
-def leading(log: Log) -> Partition:
+def leading(log: Log, write_failed: Callable[[Log, BaseException], None] = lambda log, error: None) -> Partition:
     partition = Partition(
         *(log, "topic", bytes(16), 0, ME, lambda dirty: None, lambda work: asyncio.ensure_future(work)),
-        *(Ballast(log.disk, "/data"), Traffic(), lambda log, error: None),
+        *(Ballast(log.disk, "/data"), Traffic(), write_failed),
     )
     partition.configure(log.settings, 1)
     partition.lead(Assignment((ME,), (ME,), ME, 0))
@@ -98,6 +99,32 @@ def test_a_sync_that_cannot_begin_is_told_and_tried_again(monkeypatch: pytest.Mo
         partition.write()
         await partition.acknowledged(6, 1.0)
         assert log.synced_end == 6
+
+    run(scenario())
+
+
+def test_records_that_cannot_be_taken_away_are_a_failed_write() -> None:
+    """A cut needs room as an append does: whoever sees to full disks has to hear of it."""
+
+    async def scenario() -> None:
+        disk, failures = SimDisk(), 0
+
+        def failed(log: Log, error: BaseException) -> None:
+            nonlocal failures
+            failures += 1
+
+        partition = leading(make_log(disk, LogSettings(index_interval_bytes=1)), failed)
+        for _ in range(9):
+            append(partition)
+            partition.write()
+        disk.capacity = disk.used
+        with pytest.raises(KafkaError) as refused:
+            await partition.cut(15)
+        assert refused.value.error is Error.KAFKA_STORAGE_ERROR and failures == 1
+        partition.log.epochs.unwritten = True
+        with pytest.raises(KafkaError):
+            partition.begin_anew(90)
+        assert (partition.log.end_offset, failures) == (18, 2)
 
     run(scenario())
 

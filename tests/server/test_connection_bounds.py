@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
+import tracemalloc
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import pytest
 
 from desk import on_loop
 from harness import Node, resident_bytes
-from ottla.server.listener import QUESTIONS_IN_FLIGHT_MAX
+from ottla.server.connection import QUESTIONS_IN_FLIGHT_MAX
+from ottla.server.dispatch import Exchange
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.topics import CreateTopicsRequest
-from served import TouchyDisk, batch, fetch_request, frame, produce_request, serving, until
+from served import SECONDS, Served, TouchyDisk, batch, fetch_request, frame, produce_request, serving, until
 
 QUESTION = frame(ApiVersionsRequest(), 0)
 
@@ -98,10 +100,40 @@ async def test_few_questions_and_many_produces_are_worked_on_at_a_time(tmp_path:
         assert (await writing.receive()).responses[0].partition_responses[0].base_offset == 50
 
 
+@on_loop
+async def test_records_are_not_kept_until_they_are_safe(tmp_path: Path) -> None:
+    """A hundred produces of one connection may wait for the disk or for other replicas, and what they brought is written."""
+    disk, size, count = TouchyDisk(), 1 << 20, 30
+    async with serving(tmp_path, {"message.max.bytes": str(2 * size)}, disk=disk) as served:
+        await served.topic("t", flush_messages="1")
+        client = await served.connect()
+        disk.slow = True
+        tracemalloc.start()
+        try:
+            for number in range(1, count + 1):
+                client.send(produce_request("t", {0: batch(bytes(size))}), 9)
+                await client.writer.drain()
+                await until(lambda: len(waiting(served)) == number)  # noqa: B023
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        disk.slow = False
+        disk.let_go()
+        for _ in range(count):
+            assert (await client.receive()).responses[0].partition_responses[0].error_code == 0
+    assert kept < 10 * size, f"{kept >> 20} MB"
+
+
+def waiting(served: Served) -> deque[Exchange]:
+    (connection,) = served.node.listeners[0].connections
+    return connection.exchanges
+
+
 def test_whoever_asks_and_never_reads_costs_little(node: Callable[..., Node]) -> None:
     """A hundred answers about two thousand partitions would be 50 MB; and others are served meanwhile."""
     running = node(options=["--log-level", "error"])
     with socket.create_connection(("127.0.0.1", running.port)) as client:
+        client.settimeout(SECONDS)
         for name in ("a", "b"):
             new = CreateTopicsRequest.Topic(name=name, num_partitions=1000, replication_factor=1)
             ask(client, frame(CreateTopicsRequest(topics=[new], timeout_ms=30_000), 7))
@@ -109,16 +141,13 @@ def test_whoever_asks_and_never_reads_costs_little(node: Callable[..., Node]) ->
         before = resident_bytes(running.pid)
         with socket.create_connection(("127.0.0.1", running.port)) as deaf:
             deaf.settimeout(0.05)
-            peak, slowest = 0, 0.0
+            peak = 0
             for _ in range(20):
                 with contextlib.suppress(TimeoutError):
                     deaf.send(frame(MetadataRequest(topics=None), 12) * 1000)
-                began = time.monotonic()
                 ask(client, QUESTION)
-                slowest = max(slowest, time.monotonic() - began)
                 peak = max(peak, resident_bytes(running.pid) - before)
     assert peak < 20 << 20, f"{peak >> 20} MB"
-    assert slowest < 3, "a machine that runs other tests as well; 0.1 s on a quiet one"
 
 
 def ask(client: socket.socket, question: bytes) -> None:

@@ -23,13 +23,13 @@ from ottla.sim.cluster import PORT, Machine, SimCluster
 from ottla.sim.disk import Loss
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.messages.quorum import EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
+from ottla.wire.messages.quorum import METADATA_TOPIC, EndQuorumEpochRequest, UpdateRaftVoterRequest, VoteRequest
 from ottla.wire.messages.voters import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     RemoveRaftVoterRequest,
 )
-from ottla.wire.records import build_control
+from ottla.wire.records import batches, build_control
 
 NAMES = ("n1", "n2", "n3")
 CONTROLLER = PORT + 1
@@ -287,7 +287,7 @@ def test_describe_quorum_knows_how_far_everybody_is() -> None:
         await house.create("known")
         await house.until(lambda: house.all_know("known"))
         kind = DescribeQuorumRequest.Topic
-        asked = kind(topic_name=partition.TOPIC, partitions=[kind.Partition(partition_index=0)])
+        asked = kind(topic_name=METADATA_TOPIC, partitions=[kind.Partition(partition_index=0)])
         answer = await house.ask(leader, DescribeQuorumRequest(topics=[asked]))
         told = answer.topics[0].partitions[0]
         assert told.error_code == 0
@@ -433,22 +433,27 @@ def test_a_follower_that_was_away_too_long_takes_a_snapshot_and_drops_what_is_go
     play(scene)
 
 
+async def _grow(house: House) -> None:
+    """A cluster of one, and two more that join it by themselves."""
+    house.cluster.add("n1")
+    house.cluster.boot("n1")
+    await house.until(lambda: house.machine("n1").is_ready)
+    for number, name in ((2, "n2"), (3, "n3")):
+        settings = {
+            "node.id": str(number),
+            "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER}",
+            "controller.quorum.auto.join.enable": "true",
+        }
+        _same_cluster(house, house.cluster.add(name, settings))
+        house.cluster.boot(name)
+    await house.until(lambda: house.node("n1").quorum.voters.ids == (1, 2, 3))
+
+
 def test_a_controller_joins_by_itself_also_after_its_disk_was_wiped() -> None:
     """KIP-1186: the voter that it was is removed first."""
 
     async def scene(house: House) -> None:
-        house.cluster.add("n1")
-        house.cluster.boot("n1")
-        await house.until(lambda: house.machine("n1").is_ready)
-        for number, name in ((2, "n2"), (3, "n3")):
-            settings = {
-                "node.id": str(number),
-                "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER}",
-                "controller.quorum.auto.join.enable": "true",
-            }
-            _same_cluster(house, house.cluster.add(name, settings))
-            house.cluster.boot(name)
-        await house.until(lambda: house.node("n1").quorum.voters.ids == (1, 2, 3))
+        await _grow(house)
         before = house.node("n1").quorum.voters.voter(3)
         house.cluster.kill("n3")
         machine = house.machine("n3")
@@ -560,5 +565,28 @@ def test_a_log_that_lost_what_was_committed_elects_nobody() -> None:
         for name in (first, behind):
             house.cluster.boot(name)
         await house.until(lambda: len(house.up) == 2 and house.all_know("t4"))
+
+    play(scene)
+
+
+def test_a_damaged_voter_does_not_take_itself_for_the_only_one() -> None:
+    """What was left of its log was from before the others came. It led them by that, and they ended, for it wanted them to
+    cut off what was committed."""
+
+    async def scene(house: House) -> None:
+        await _grow(house)
+        await house.create("t")
+        await asyncio.sleep(NOTED_S + 1)
+        house.cluster.kill("n1")
+        house.cluster.boot("n1")  # the disk of the process before
+        house.cluster.kill("n1")
+        disk, path = house.machine("n1").disk, "/data/__cluster_metadata-0/00000000000000000000.log"
+        _, (position, _), *_ = batches(disk.read(path))
+        disk.rot(path, 8 * position + 256)
+        house.cluster.boot("n1")
+        await house.until(lambda: len(house.up) == 3 and all(house.machine(name).is_ready for name in NAMES))
+        assert house.all_know("t") and house.node("n1").quorum.voters.ids == (1, 2, 3)
+        house.cluster.kill(await house.elected())
+        await house.elected()
 
     play(scene)

@@ -11,6 +11,7 @@ import pytest
 from ottla.log import compaction
 from ottla.log.log import Log
 from ottla.log.trimming import raise_start
+from ottla.metadata.image import Delta
 from ottla.metadata.image import Partition as Assignment
 from ottla.server import loading
 from ottla.server import shard as shards
@@ -333,6 +334,25 @@ async def _write_fails(path: Path) -> None:
 def test_a_write_that_fails_is_forgotten_and_the_groups_are_loaded_again(tmp_path: Path) -> None:
     """Nothing is acknowledged that is not in the log, and nothing that is not in the log is told."""
     asyncio.run(_write_fails(tmp_path))
+
+
+async def _leads_anew(path: Path) -> None:
+    async with serving(path, ONE) as served:
+        await served.topic("t")
+        client, groups = await served.connect(), served.node.groups
+        await find(client)
+        assert await commit(client, 1) == 0
+        before = groups.shards[0]
+        before.partition.leader_epoch += 1  # it was led elsewhere, and this is the first that is heard of it
+        groups.follow(served.node.quorum.image, Delta())
+        assert groups.shards[0] is not before and before.machine is None
+        await until(lambda: groups.shards[0].machine is not None)
+        assert await committed(client) == (1, 0)
+
+
+def test_a_leadership_that_ended_and_began_again_reads_its_partition_anew(tmp_path: Path) -> None:
+    """Others may have written there between the two."""
+    asyncio.run(_leads_anew(tmp_path))
 
 
 async def _revoked(path: Path) -> None:

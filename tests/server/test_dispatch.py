@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from desk import on_loop
+from ottla.server.connection import SHARED_BUFFER, is_free
 from ottla.server.dispatch import HANDLERS, Handler
-from ottla.server.listener import SHARED_BUFFER, is_free
 from ottla.server.node import FAMILIES
 from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.produce import ProduceResponse

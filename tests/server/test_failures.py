@@ -12,6 +12,7 @@ from ottla.server.node import FAMILIES
 from ottla.wire.messages.fetch import FetchResponse
 from ottla.wire.messages.metadata import MetadataResponse
 from ottla.wire.messages.produce import ProduceResponse
+from ottla.wire.messages.transactions import AddedTopic, AddPartitionsToTxnResponse
 
 
 def test_one_code_for_each_partition() -> None:
@@ -28,6 +29,15 @@ def test_the_answer_s_own_and_those_inside_it() -> None:
     part = FetchResponse.Topic.Partition(error_code=1)
     answer = FetchResponse(error_code=71, responses=[FetchResponse.Topic(partitions=[part, part])])
     assert sorted(error_codes(FetchResponse)(answer)) == [1, 1, 71]
+
+
+def test_codes_that_have_a_name_of_their_own() -> None:
+    parts = [
+        AddedTopic.Partition(partition_index=index, partition_error_code=code) for index, code in enumerate((0, 55, 3))
+    ]
+    topics = [AddedTopic(name="t", results_by_partition=parts)]
+    answer = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+    assert error_codes(AddPartitionsToTxnResponse)(answer) == [55, 3]
 
 
 def test_lists_that_are_null_and_answers_without_errors() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from desk import on_loop
+from desk import on_loop, works_less_than
 from ottla.server.dispatch import HANDLERS
 from ottla.server.node import FAMILIES
 from ottla.wire.compression import Codec
@@ -27,8 +27,10 @@ from served import SECONDS, Client, batch, frame, produce_request, serving
 
 assert FAMILIES, "importing the node fills the table of handlers"
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
 BIG = 2_000_000
 MIB = 1 << 20
+NOW_MS = int(time.time() * 1000)
 
 
 def framed(body: bytes) -> bytes:
@@ -157,28 +159,31 @@ def honest() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", honest())
+@works_less_than(1)
 @on_loop
-async def test_a_hundred_thousand_small_elements_hold_nobody_up(tmp_path: Path, name: str) -> None:
+async def test_a_hundred_thousand_small_elements_hold_nobody_up(tmp_path: Path, name: str) -> float:
     """A well-formed request may be large; it is answered or refused before anybody else has waited for a second of work."""
     async with serving(tmp_path, {"auto.create.topics.enable": "false"}) as served:
         await served.topic("t")
         client, other = await served.connect(limit=1 << 24), await served.connect()
         client.writer.write(framed(honest()[name]))
         await client.writer.drain()
-        assert await work_until(asyncio.create_task(client.reader.read(4)), other) < 1
+        return await work_until(asyncio.create_task(client.reader.read(4)), other)
 
 
 @pytest.mark.parametrize("key, version", [(3, 12), (18, 3), (1, 12), (19, 7), (0, 9)])
+@works_less_than(0.5)
 @on_loop
-async def test_only_records_may_be_large(tmp_path: Path, key: int, version: int) -> None:
+async def test_only_records_may_be_large(tmp_path: Path, key: int, version: int) -> float:
     """A flood of 10 MB in a header, or in a request that carries no records, is refused without walking it."""
     flood = struct.pack(">hhih", key, version, 1, -1) + varint(5_000_000) + b"\1\0" * 5_000_000
     async with serving(tmp_path) as served:
         client = await served.connect()
         client.writer.write(framed(flood))
         cut = asyncio.create_task(client.is_cut())
-        assert await work_until(cut, await served.connect()) < 0.5
+        worst = await work_until(cut, await served.connect())
         assert await cut
+        return worst
 
 
 @on_loop
@@ -297,8 +302,9 @@ def packed_batch(codec: int, packed: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
+@works_less_than(0.5)
 @on_loop
-async def test_decompression_bombs_are_refused(tmp_path: Path, codec: str) -> None:
+async def test_decompression_bombs_are_refused(tmp_path: Path, codec: str) -> float:
     """Goal 12: where a topic makes us look inside, inflating stops at its ceiling; where it does not, nothing is inflated."""
     data = packed_batch(*bombs()[codec])
     async with serving(tmp_path) as served:
@@ -310,10 +316,36 @@ async def test_decompression_bombs_are_refused(tmp_path: Path, codec: str) -> No
         worst = await work_until(receiving, other)
         answer = (await receiving).responses[0].partition_responses[0]
         assert answer.error_code in (Error.INVALID_RECORD.code, Error.CORRUPT_MESSAGE.code)
-        assert worst < 0.5
         began = time.thread_time()
         assert (await client.produce("plain", data)).error_code == 0
-        assert time.thread_time() - began < 0.5
+        return max(worst, time.thread_time() - began)
+
+
+def small_bomb(largest_time: int) -> bytes:
+    """Two kilobytes that are the records of one batch, three million of them."""
+    import cramjam
+
+    count = 3_000_000
+    packed = bytes(cramjam.zstd.compress(bytes([12, 0, 0, 0, 1, 1, 0]) * count))
+    rest = struct.pack(">hiqqqhii", Codec.ZSTD, count - 1, NOW_MS, largest_time, -1, -1, -1, count) + packed
+    return struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, crc32c(rest)) + rest
+
+
+@pytest.mark.parametrize("said", ["too little", "in the future", "right"])
+@works_less_than(0.5)
+@on_loop
+async def test_small_batches_of_many_records_hold_nobody_up(tmp_path: Path, said: str) -> float:
+    """Where records have to be looked at, that is done by somebody else, however small they are while they are packed."""
+    data = small_bomb({"too little": -1, "in the future": NOW_MS + 10**10, "right": NOW_MS}[said])
+    async with serving(tmp_path) as served:
+        await served.topic("t", **({"cleanup_policy": "compact"} if said == "right" else {}))
+        client, other = await served.connect(), await served.connect()
+        client.send(produce_request("t", {0: data}), 9)
+        receiving = asyncio.create_task(client.receive())
+        worst = await work_until(receiving, other)
+        answer = (await receiving).responses[0].partition_responses[0]
+        assert answer.error_code == (Error.NONE if said == "too little" else Error.INVALID_RECORD).code
+        return worst
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from desk import on_loop
 from ottla.server import listener as listener_module
-from ottla.server.listener import FIRST_BUFFER, POOLED_BYTES_FROM, SHARED_BUFFER, Buffers, Connection
+from ottla.server.connection import FIRST_BUFFER, POOLED_BYTES_FROM, SHARED_BUFFER, Buffers, Connection
 from ottla.wire.messages.cluster import ApiVersionsRequest
 from served import SECONDS, Served, TouchyDisk, batch, fetch_request, frame, produce_request, serving, until, values
 

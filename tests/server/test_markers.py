@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from desk import on_loop
 from ottla.coordination.machine import Decision
@@ -11,7 +15,10 @@ from ottla.coordination.transactions.states import Marking, State, Transaction, 
 from ottla.log.producers import Marker
 from ottla.metadata.controller import delete_topics
 from ottla.replication.partition import Partition
+from ottla.rising import Rising
+from ottla.server.markers import Placed, PlacedInGroups
 from ottla.server.shard import Shard
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import DescribeTransactionsRequest
 from ottla.wire.records import Batch, ControlType, batches, control_type, iterate
 from served import Served, TouchyDisk, batch, serving, until
@@ -69,6 +76,36 @@ async def markers(partition: Partition) -> list[tuple[int, int, bool]]:
 def _marker(head: Batch, data: bytes) -> tuple[int, int, bool]:
     record = next(iterate(data))
     return head.producer_id, head.producer_epoch, control_type(record.key) == ControlType.COMMIT
+
+
+@on_loop
+async def test_what_another_broker_says_does_not_exist_may_exist_all_the_same(tmp_path: Path) -> None:
+    """It says so of any partition that it does not have. Only our own picture tells that there is nothing left to end."""
+    async with serving(tmp_path) as served:
+        await served.topic("t")
+        refused = KafkaError(Error.UNKNOWN_TOPIC_OR_PARTITION)
+        assert not served.node.markers._is_over(("t", 0), refused)
+        assert served.node.markers._is_over(("t", 1), refused) and served.node.markers._is_over(("u", 0), refused)
+
+
+@on_loop
+async def test_a_marker_counts_when_it_is_as_safe_as_the_partition_promises() -> None:
+    """Above the watermark by now, but too few have it; or known to a machine that was dropped since."""
+    partition: Any = SimpleNamespace(high_watermark=Rising(5), is_short_of_replicas=True)
+    placed = Placed(partition)
+    placed.end = 3
+    with pytest.raises(KafkaError) as refused:
+        await placed.is_safe()
+    assert refused.value.error is Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    partition.is_short_of_replicas = False
+    await placed.is_safe()
+    shard: Any = SimpleNamespace(partition=partition, machine=object(), append_marker=lambda _: 3)
+    in_groups = PlacedInGroups(shard, Marker(ID, 1, 0, True))
+    await in_groups.is_safe()
+    shard.machine = None
+    with pytest.raises(KafkaError) as refused:
+        await in_groups.is_safe()
+    assert refused.value.error is Error.NOT_LEADER_OR_FOLLOWER
 
 
 @on_loop

@@ -82,6 +82,20 @@ async def test_a_line_is_used_again_and_opened_again(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_node_that_is_to_be_found_elsewhere_by_now_is_asked_there(tmp_path: Path) -> None:
+    """Where it was somebody else may listen, or its former self that hangs."""
+    async with serving(tmp_path) as served:
+        places = [Place("127.0.0.1", served.port)]
+        mine = Line("test-1", lambda: places, random.Random(1), concurrent=False, opening_s=lambda: 5.0)
+        await mine.ask(MetadataRequest(topics=[]), 10)
+        (before,) = served.node.listeners[0].connections
+        places[:] = [Place("localhost", served.port)]
+        await mine.ask(MetadataRequest(topics=[]), 10)
+        await until(lambda: before not in served.node.listeners[0].connections)
+        mine.close()
+
+
+@on_loop
 async def test_nobody_listens() -> None:
     """The difference between a node that is dead and one that is slow: an election need not wait."""
     for host in ("127.0.0.1", "localhost"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,17 @@ import pytest
 
 from desk import Governed, on_loop
 from ottla.config import BrokerConfig, single_node_defaults
+from ottla.log.ballast import NAME
 from ottla.log.directories import Directories
 from ottla.metadata import controller
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.image import TOPIC, Delta, Image, Topic
+from ottla.raft import snapshots
+from ottla.raft.quorum import QuorumState, VoterSet
 from ottla.server.quorum import Quorum
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import batches, control_type, iterate
-from ottla.world import RealDisk, World
+from ottla.world import Bytes, RealDisk, RealFile, World
 
 PORTS = {"PLAINTEXT": 19092}
 
@@ -426,3 +430,63 @@ async def test_a_long_log_is_replayed_in_pieces(tmp_path: Path) -> None:
         counts = [len(delta.partitions) for _, delta in steps]
         assert sum(counts) == 18_000 and max(counts) <= 14_000
         assert steps[-1][0].topics == image.topics and steps[-1][0].offset == image.offset
+
+
+class Crammed(RealFile):
+    __slots__ = ("disk",)
+
+    def __init__(self, path: str, flags: int, disk: Full) -> None:
+        self.disk = disk
+        super().__init__(path, flags)
+
+    def write_at(self, position: int, parts: Sequence[Bytes]) -> None:
+        self.disk.must_have_room()
+        super().write_at(position, parts)
+
+
+class Full(RealDisk):
+    """Once there is a ballast, there is no room beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.ballast: Path | None = None
+
+    def must_have_room(self) -> None:
+        if self.ballast is not None and self.ballast.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        return Crammed(path, os.O_RDWR | (os.O_CREAT if create else 0), self)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.must_have_room()
+        super().replace(path, data)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return 1 << 30, 0 if self.ballast is not None else 1 << 30
+
+
+WRITES = {
+    "copies": lambda store: list(
+        store.append_copies(snapshots.batch_of([b"x"], store.end_offset, store.log.epochs.latest, 0), 99)
+    ),
+    "a promise": lambda store: store.write_state(QuorumState(), 1, VoterSet()),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+@on_loop
+async def test_the_last_room_of_a_full_disk_is_for_the_metadata(tmp_path: Path, what: str) -> None:
+    """TRAP-18: a node whose metadata is the first to find the disk full ended, with a megabyte kept back for that day."""
+    async with running(tmp_path, disk=(disk := Full())) as node:
+        await node.controller.propose(create("t"))
+        store = node.quorum.store
+        ballast = node.directories.ballasts[str(tmp_path)]
+        assert ballast.take()
+        disk.ballast = Path(ballast.directory) / NAME
+        WRITES[what](store)
+        assert ballast.released
+        disk.ballast.touch()
+        with pytest.raises((OSError, KafkaError)):
+            WRITES[what](store)
+        disk.ballast = None

@@ -14,6 +14,7 @@ from desk import on_loop
 from ottla.metadata.frozen import FrozenMap
 from ottla.metadata.image import quota_entity
 from ottla.server import quotas
+from ottla.server.connection import Connection
 from ottla.server.measures import NodeMetrics
 from ottla.server.quotas import METERS_MAX, Quotas, levels, plain_address
 from ottla.wire.errors import Error
@@ -176,6 +177,22 @@ async def test_pipelined_requests_of_a_muted_client_wait_in_order(tmp_path: Path
         assert sum(answer.throttle_time_ms > 0 for answer in answers) >= 2
 
 
+def test_a_request_that_holds_back_what_follows_does_so_after_a_time_of_silence_too() -> None:
+    """It may have begun before its client was muted, and take longer than that."""
+    loop = SimpleNamespace(time=lambda: 0.0, call_at=lambda *_: None, call_soon=lambda *_: None)
+    node: Any = SimpleNamespace(charging=None)
+    listener: Any = SimpleNamespace(node=node, loop=loop)
+    connection, request = Connection(listener), object()
+    connection.hold(request)
+    connection.mute(1.0)
+    mute: Any = connection._holds
+    loop.time = lambda: 2.0
+    connection._unmute(mute)
+    assert connection._holds is request
+    connection.release(request)
+    assert connection._holds is None
+
+
 @on_loop
 async def test_without_acknowledgement_a_producer_is_held_back_all_the_same(tmp_path: Path) -> None:
     async with serving(tmp_path, SHORT) as served:
@@ -204,7 +221,7 @@ async def test_a_fetch_over_the_quota_brings_nothing(tmp_path: Path) -> None:
         first, second = await client.receive(), await client.receive()
         assert len(values(first.responses[0].partitions[0].records)) == 2 and first.throttle_time_ms == 0
         assert second.responses == [] and second.throttle_time_ms > 0
-        assert second.session_id == 0 and len(served.node.sessions) == 1
+        assert second.session_id == 0 and len(served.node.fetch_sessions) == 1
         offset, throttled, session, epoch, rounds = 2, 1, first.session_id, 1, 0
         while offset < 4:
             request = fetch_request(

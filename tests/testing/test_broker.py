@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +16,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ottla.client.cluster import Cluster
+from ottla.client.producer import Producer as OttlaProducer
 from ottla.testing import Broker, broker
 from ottla.testing.broker import BrokerFailed
 
@@ -106,6 +112,21 @@ def test_an_api_is_refused_as_often_as_wanted(running: Broker) -> None:
     assert produce(running.bootstrap, topic, b"one", **twice) == ["NOT_ENOUGH_REPLICAS"]
     assert produce(running.bootstrap, topic, b"two", retries=0) == [0]
     assert consume(running.bootstrap, topic, 1) == [b"two"]
+
+
+def test_who_wants_no_answer_gets_none_when_it_is_refused(running: Broker) -> None:
+    """Or the next answer on that connection would be taken for another one's."""
+    topic = running.create_topic("unasked")
+
+    async def act() -> None:
+        async with Cluster(running.bootstrap) as cluster:
+            async with OttlaProducer(cluster, acks=0, idempotent=False) as producer:
+                await producer.send(topic, value=b"one")
+            assert [found.name for found in (await cluster.metadata([topic])).topics] == [topic]
+
+    with running.faults.refuse("Produce", "NOT_ENOUGH_REPLICAS"):
+        asyncio.run(act())
+    assert ends(running, topic) == 0
 
 
 def test_a_refusal_is_tried_again(running: Broker) -> None:
@@ -227,6 +248,24 @@ def test_a_broker_on_a_thread_leaves_the_process_to_the_test() -> None:
     assert ways() == before
 
 
+def test_a_broker_on_a_thread_makes_no_processes() -> None:
+    """They would run the test's main module once more. What a node leaves to its children is done on a thread."""
+    with broker(in_process=True) as running:
+        topic = running.create_topic("packed", configs={"compression.type": "gzip"})
+        assert produce(running.bootstrap, topic, bytes(20_000)) == [0]
+        assert multiprocessing.active_children() == []
+
+
+def test_a_broker_on_a_thread_is_not_stopped_by_a_process_that_inherited_it() -> None:
+    """A test that forks has the object in its child as well, but no thread that could do anything."""
+    with broker(in_process=True) as running:
+        runner: Any = running._runner
+        stage, runner._pid = runner._stage, -1
+        running.close()
+        runner._stage, runner._pid = stage, os.getpid()
+        assert produce(running.bootstrap, running.create_topic("alive"), b"one") == [0]
+
+
 def test_a_broker_on_a_thread_cannot_be_killed_and_says_so() -> None:
     with broker(in_process=True) as running, pytest.raises(BrokerFailed, match="in_process"):
         running.restart(kill=True)
@@ -289,6 +328,40 @@ def test_the_suite_of_an_ordinary_application() -> None:
     """The example is run as its page says: in its own directory, by `pytest` and nothing else."""
     said = pytest_in(Path(__file__).parents[2] / "examples" / "orders")
     assert "9 passed" in said, said
+
+
+# What the blocks of the page leave to the reader.
+APPLICATION = """
+from confluent_kafka import Producer
+
+def run_my_application(bootstrap):
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("orders", b"order")
+    assert producer.flush(60) == 0
+"""
+CASE = """
+    def test_it_serves(self):
+        run_my_application(self.broker.bootstrap)
+"""
+
+
+def test_every_block_of_the_page(tmp_path: Path) -> None:
+    """FTM-08: copied and pasted, with an application where the page speaks of one, and a test where the class has none."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    fixture, block, case, by_hand, cluster = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    used = by_hand.replace("kafka.bootstrap\n", "kafka.bootstrap\n    run_my_application(bootstrap)\n")
+    assert used != by_hand
+    files = {
+        "fixture": fixture,
+        "block": f"{APPLICATION}\ndef test_block():\n{textwrap.indent(block, '    ')}",
+        "case": APPLICATION + case + CASE,
+        "by_hand": f"{APPLICATION}\ndef test_by_hand():\n{textwrap.indent(used, '    ')}",
+        "cluster": cluster,
+    }
+    for name, text in files.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    said = pytest_in(tmp_path)
+    assert f"{len(files)} passed" in said, said
 
 
 def pytest_in(directory: Path) -> str:

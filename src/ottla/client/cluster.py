@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.connection import Connection, address_text, check, failure
 from ottla.wire.errors import Error, KafkaError
@@ -160,9 +160,12 @@ class Cluster:
         async with self._opening.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)
             if connection is None or connection.closed:
-                connection = await Connection.open(*address, client_id=self.client_id)
-                self._connections[address] = connection
+                connection = self._connections[address] = await self.open(*address)
             return connection
+
+    def open(self, host: str, port: int) -> Coroutine[Any, Any, Connection]:
+        """A connection of the caller's own, made as all of this cluster's are."""
+        return Connection.open(host, port, client_id=self.client_id)
 
     # Topics.
 

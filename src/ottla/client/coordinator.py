@@ -63,7 +63,7 @@ class Coordinator:
         async with self._opening:
             if self._connection is None or self._connection.closed:
                 node = await find(self.cluster, self.key, self.kind)
-                self._connection = await Connection.open(node.host, node.port, client_id=self.cluster.client_id)
+                self._connection = await self.cluster.open(node.host, node.port)
                 self.features = self._connection.features
             return self._connection
 

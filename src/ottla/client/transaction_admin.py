@@ -153,6 +153,28 @@ class TransactionAdmin:
             sorted(TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions),
         )
 
+    async def two_phase(self, listed: Iterable[TransactionListing]) -> set[str]:
+        """Those that an outside coordinator ends. Whoever lists them does not say so: they are described, many at once. One
+        that is gone by now, or that somebody else coordinates, is not among them."""
+        by_node: dict[int, list[str]] = {}
+        for each in listed:
+            by_node.setdefault(each.coordinator, []).append(each.transactional_id)
+        found: set[str] = set()
+        for node_id, names in sorted(by_node.items()):
+            for first in range(0, len(names), CHUNK):
+                found |= await self._two_phase_of(node_id, names[first : first + CHUNK])
+        return found
+
+    async def _two_phase_of(self, node_id: int, names: list[str]) -> set[str]:
+        request = DescribeTransactionsRequest(transactional_ids=names)
+
+        async def once() -> DescribeTransactionsResponse:
+            response: DescribeTransactionsResponse = await (await self.cluster.broker(node_id)).request(request)
+            return response
+
+        states = (await self.cluster.retrying(once)).transaction_states
+        return {each.transactional_id for each in states if each.transaction_timeout_ms == NO_TIMEOUT_MS}
+
     async def _coordinator(self, transactional_id: str) -> tuple[int, Connection]:
         node = await find(self.cluster, transactional_id, TRANSACTION)
         return node.node_id, await self.cluster.broker(node.node_id)

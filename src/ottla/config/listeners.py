@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ottla.wire.errors import Error, KafkaError
 
+# What is said on a listener; in requests and records each is the number of its place here.
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ADDRESS = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 # An address to listen on, but not one to connect to.

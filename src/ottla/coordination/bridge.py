@@ -22,7 +22,8 @@ from ottla.coordination.advancing import (
     replace_member,
     topics_have_expired,
 )
-from ottla.coordination.classic import LEAVES_OF_MANY, left, protocols_of, rebalance_timeout_of
+from ottla.coordination.classic import JOINS_WITH_KNOWN_ID, LEAVES_OF_MANY, left, protocols_of, rebalance_timeout_of
+from ottla.coordination.classic_rebalance import refused_join
 from ottla.coordination.consumer import check_instance, check_room, note_regex
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import UNRELEASED, UNREVOKED, ClassicSide, Member
@@ -35,7 +36,7 @@ from ottla.coordination.conversion import (
     policy,
     undo,
 )
-from ottla.coordination.groups import Groups
+from ottla.coordination.groups import CONSUMERS, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
 from ottla.metadata.image import Image
@@ -54,11 +55,6 @@ from ottla.wire.messages.groups import (
 )
 from ottla.wire.messages.subscriptions import ConsumerProtocolSubscription, unpacked
 
-CONSUMERS = "consumer"
-# From this version on a newcomer has to come back with the id that it was given (KIP-394).
-JOINS_WITH_ID = 4
-
-
 # --- join
 
 
@@ -67,10 +63,8 @@ def join(
 ) -> Decision[JoinGroupResponse]:
     member_id = request.member_id or uuid_text(random_id(groups.chance))
     _check_join(groups, group, request, member_id)
-    if caller.version >= JOINS_WITH_ID and not request.member_id and request.group_instance_id is None:
-        nameless = None if caller.version >= 7 else ""
-        code = Error.MEMBER_ID_REQUIRED.code
-        return Decision(JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=nameless))
+    if caller.version >= JOINS_WITH_KNOWN_ID and not request.member_id and request.group_instance_id is None:
+        return Decision(refused_join(Error.MEMBER_ID_REQUIRED, member_id, caller.version))
     turn = Turn(groups, group, moment)
     former = group.static_member(request.group_instance_id)
     before = _member(turn, request, member_id, former)

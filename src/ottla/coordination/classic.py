@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from ottla.coordination.classic_group import (
     COMPLETING,
-    EMPTY,
     PREPARING,
     SESSION,
     STABLE,
@@ -33,7 +32,7 @@ from ottla.coordination.classic_rebalance import (
     rebalance,
     refused_join,
 )
-from ottla.coordination.groups import CONSUMER, Group, Groups
+from ottla.coordination.groups import CONSUMER, EMPTY, Group, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.groups import (
@@ -49,7 +48,7 @@ from ottla.wire.messages.groups import (
 
 # Versions of requests from which on something holds.
 JOINS_WITH_REBALANCE_TIMEOUT = 1
-JOINS_WITH_KNOWN_ID = 4
+JOINS_WITH_KNOWN_ID = 4  # KIP-394
 JOINS_SKIPPING_ASSIGNMENT = 9
 LEAVES_OF_MANY = 3
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ottla.coordination.groups import CLASSIC, CheckPartition, Groups
+from ottla.coordination.groups import CLASSIC, CONSUMERS, EMPTY, CheckPartition, Groups
 from ottla.coordination.machine import Moment, Waiter
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import GroupMetadataKey, GroupMetadataValue, Record
@@ -37,7 +37,6 @@ from ottla.wire.ids import Chance
 from ottla.wire.messages.groups import JoinGroupResponse
 from ottla.wire.messages.subscriptions import VERSION_BYTES, ConsumerProtocolSubscription
 
-EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
 COMPLETING = "CompletingRebalance"
 STABLE = "Stable"
@@ -49,7 +48,6 @@ NEXT_STATES = {
     STABLE: (PREPARING,),
 }
 
-CONSUMERS = "consumer"  # the protocol type of consumers
 SESSION = "classic session"  # alarm: nothing was heard of a member, or of a pending one
 UNKNOWN_TIME = -1
 

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 from ottla.coordination.classic_group import (
     COMPLETING,
-    EMPTY,
     PREPARING,
     SESSION,
     STABLE,
@@ -32,7 +31,7 @@ from ottla.coordination.classic_group import (
     Delay,
     Waiting,
 )
-from ottla.coordination.groups import Groups
+from ottla.coordination.groups import EMPTY, Groups
 from ottla.coordination.machine import Decision, Moment, Waiter
 from ottla.coordination.records import Record
 from ottla.wire.errors import Error
@@ -122,8 +121,12 @@ class Step:
 
 
 def refused_join(error: Error, member_id: str, version: int) -> JoinGroupResponse:
-    nameless = None if version >= NULLABLE_PROTOCOL else ""
-    return JoinGroupResponse(error_code=error.code, protocol_name=nameless, member_id=member_id)
+    return JoinGroupResponse(error_code=error.code, protocol_name=nameless(version), member_id=member_id)
+
+
+def nameless(version: int) -> str | None:
+    """How the answer to a join says that there is no protocol."""
+    return None if version >= NULLABLE_PROTOCOL else ""
 
 
 def current_generation(group: ClassicGroup, member_id: str) -> JoinGroupResponse:

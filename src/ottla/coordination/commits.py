@@ -20,11 +20,12 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ottla.coordination.groups import CLASSIC, CONSUMER, CheckPartition, Group, Groups
+from ottla.coordination.groups import CLASSIC, CONSUMERS, EMPTY, CheckPartition, Group, Groups
 from ottla.coordination.machine import Alarm, Caller, Decision, Moment
 from ottla.coordination.offsets import Commit, tombstone
 from ottla.coordination.records import OffsetCommitKey, OffsetCommitValue, Record
-from ottla.coordination.simple import EMPTY, SimpleGroup, find_any
+from ottla.coordination.simple import SimpleGroup, find_any
+from ottla.wire.allowance import Allowance
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.commits import (
     OffsetCommitRequest,
@@ -41,6 +42,7 @@ GROUP_NOT_FOUND_SINCE = 9
 BROKERS_RETENTION = -1
 
 MINUTE_MS = 60_000
+TIME_MAX_MS = 2**63 - 1  # the last moment that can be written down: whoever names a later one means never
 # At most so many offsets are looked at before others get their turn,
 LOOKED_AT_MAX = 2_000
 # and so many bytes of tombstones go into one batch; the name of a topic has no more than 249.
@@ -68,7 +70,7 @@ def commit(
     check = _check_commit(groups, request, caller.version, moment)
     expire_ms = -1
     if request.retention_time_ms != BROKERS_RETENTION:
-        expire_ms = moment.wall_ms + request.retention_time_ms
+        expire_ms = min(moment.wall_ms + request.retention_time_ms, TIME_MAX_MS)
     records: list[Record] = []
     note_max: int = groups.config["offset.metadata.max.bytes"]
     topics = []
@@ -189,6 +191,9 @@ def _hold(
 
 # --- fetch
 
+# What an offset takes in an answer besides its metadata, about.
+PARTITION_BYTES = 20
+
 
 class WantedTopic(NamedTuple):
     """Partitions of a topic, by its name; with an id, only what was committed for that topic counts."""
@@ -218,7 +223,8 @@ def fetch(groups: Groups, wanted: Wanted, caller: Caller, moment: Moment) -> Dec
     if wanted.topics is None:
         topics = _fetch_all(groups, wanted)
     else:
-        topics = [_fetch_topic(groups, topic, wanted) for topic in wanted.topics]
+        allowance = Allowance()
+        topics = [_fetch_topic(groups, topic, wanted, allowance) for topic in wanted.topics]
     return Decision(OffsetFetchResponse.Group(group_id=wanted.group_id, topics=topics))
 
 
@@ -231,13 +237,15 @@ def _fetch_all(groups: Groups, wanted: Wanted) -> list[Fetched]:
     return list(topics.values())
 
 
-def _fetch_topic(groups: Groups, topic: WantedTopic, wanted: Wanted) -> Fetched:
+def _fetch_topic(groups: Groups, topic: WantedTopic, wanted: Wanted, allowance: Allowance) -> Fetched:
     answer = Fetched(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partitions:
         commit = groups.offsets.find(wanted.group_id, topic.name, partition)
         if commit is not None and topic.topic_id not in (ZERO_UUID, commit.topic_id) and commit.topic_id != ZERO_UUID:
             commit = None
-        answer.partitions.append(_told(groups, wanted, topic.name, partition, commit))
+        told = _told(groups, wanted, topic.name, partition, commit)
+        allowance.take((topic.name, partition), PARTITION_BYTES + len(told.metadata or ""))
+        answer.partitions.append(told)
     return answer
 
 
@@ -267,7 +275,7 @@ def delete(
 ) -> Decision[OffsetDeleteResponse]:
     """Forget offsets of topics that no member reads."""
     group = find_any(groups, request.group_id)
-    if group.kind == CLASSIC and group.state != EMPTY and group.protocol_type != CONSUMER:
+    if group.kind == CLASSIC and group.state != EMPTY and group.protocol_type != CONSUMERS:
         raise KafkaError(Error.NON_EMPTY_GROUP)
     answer, records = OffsetDeleteResponse(), []
     for topic in request.topics:

@@ -5,13 +5,14 @@ will be back. What it does not mention has not changed. The answer tells its epo
 in full, its assignment. What happens in between stands in `advancing.py`.
 
 A member that is not heard of for the session timeout is out of the group, and so is one that does not give up partitions
-within its rebalance timeout. Expressions are evaluated apart from heartbeats, by an alarm that rings at once: the first
-answer to a member that brings one is empty, and a later one has the topics.
+within its rebalance timeout. Expressions are evaluated apart from heartbeats, by an alarm that rings at once and orders it:
+the first answer to a member that brings one is empty, and a later one has the topics.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ottla.coordination import subscriptions
 from ottla.coordination.advancing import (
@@ -49,6 +50,8 @@ from ottla.coordination.conversion import close_classic, fence, reopen_classic, 
 from ottla.coordination.groups import Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
+from ottla.coordination.subscriptions import Evaluation
+from ottla.metadata.image import Image
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import random_id, uuid_text
 from ottla.wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -306,7 +309,7 @@ def _evaluate_soon(turn: Turn, before: Member, after: Member, is_unknown: bool) 
     group, groups, now_ms = turn.group, turn.groups, turn.moment.wall_ms
     alarm = (REGEX, group.group_id, "")
     since_ms = now_ms - group.regexes_resolved_ms
-    if alarm in groups.timers or since_ms <= REGEX_REST_MS:
+    if alarm in groups.timers or group.is_evaluating or since_ms <= REGEX_REST_MS:
         return
     expressions = group.expressions.copy()
     expressions.subtract([before.regex] if before.regex else [])
@@ -322,20 +325,39 @@ def _evaluate_soon(turn: Turn, before: Member, after: Member, is_unknown: bool) 
         groups.timers.set(alarm, turn.moment.elapsed_ms)
 
 
+class Evaluating(NamedTuple):
+    """An order: go on with the evaluation, and when it is over, let `resolve` decide."""
+
+    group: ConsumerGroup
+    image: Image
+    evaluation: Evaluation
+
+
 def evaluate(groups: Groups, group_id: str, member_id: str, moment: Moment) -> Decision[Response]:
-    """What the group's expressions stand for now. If that is something else than before, the group gets a new epoch."""
+    """What do the group's expressions stand for now? That may be long work, which the driver does in slices."""
     group = groups.by_id.get(group_id)
     if not isinstance(group, ConsumerGroup):
         return Decision()
-    turn, image, others = Turn(groups, group, moment), groups.image, False
-    found = {regex: subscriptions.matching(regex, image.topic_ids) for regex in group.expressions}
+    group.is_evaluating, image = True, groups.image
+    return Decision(orders=[Evaluating(group, image, Evaluation(group.expressions, image.topic_ids))])
+
+
+def resolve(groups: Groups, order: Evaluating, moment: Moment) -> Decision[Response]:
+    """If the expressions stand for something else than before, the group gets a new epoch. Those that nobody has any more
+    are forgotten; those that came meanwhile have to wait for their turn."""
+    group = order.group
+    group.is_evaluating = False
+    if groups.by_id.get(group.group_id) is not group:
+        return Decision()
+    turn, others = Turn(groups, group, moment), False
+    found = {regex: topics for regex, topics in order.evaluation.found.items() if regex in group.expressions}
     for regex, topics in found.items():
         before = group.regexes.get(regex)
         others = others or topics != (before.topics if before else frozenset())
-        turn.records.append(regex_record(group_id, regex, topics, image.offset, moment.wall_ms))
+        turn.records.append(regex_record(group.group_id, regex, topics, order.image.offset, moment.wall_ms))
     metadata_hash = hash_of(turn, set(group.names).union(*found.values()))
     if others or metadata_hash != group.metadata_hash:
-        turn.records.append(epoch_record(group_id, group.epoch + 1, metadata_hash))
+        turn.records.append(epoch_record(group.group_id, group.epoch + 1, metadata_hash))
         group.topics_known_at_epoch = group.epoch + 1
     return Decision(records=turn.records)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordination.consumer_member import Held, Member, Target, end_records
-from ottla.coordination.groups import CONSUMER, CheckPartition
+from ottla.coordination.groups import CONSUMER, CONSUMERS, EMPTY, CheckPartition
 from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import Record
@@ -43,7 +43,7 @@ class Resolved(NamedTuple):
 
 class ConsumerGroup:
     kind = CONSUMER
-    protocol_type = "consumer"
+    protocol_type = CONSUMERS
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -65,13 +65,15 @@ class ConsumerGroup:
         self._holders: dict[tuple[bytes, int], str] = {}
         # Soft: topics were looked at for this epoch and have not changed since.
         self.topics_known_at_epoch: int | None = None
+        # Soft: the driver is working out what the expressions stand for.
+        self.is_evaluating = False
 
     # --- looking at it
 
     @property
     def state(self) -> str:
         if not self.members:
-            return "Empty"
+            return EMPTY
         if self.epoch > self.assignment_epoch:
             return "Assigning"
         reconciled = all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values())

@@ -23,8 +23,8 @@ from ottla.coordination.advancing import (
     remove_members,
     silence,
 )
-from ottla.coordination.classic_group import CONSUMERS, EMPTY, STABLE, ClassicGroup, ClassicMember
 from ottla.coordination.classic_group import SESSION as CLASSIC_SESSION
+from ottla.coordination.classic_group import STABLE, ClassicGroup, ClassicMember
 from ottla.coordination.classic_rebalance import JOIN_PHASE, SYNC_PHASE, Step, prepare
 from ottla.coordination.consumer_group import ConsumerGroup
 from ottla.coordination.consumer_member import (
@@ -40,7 +40,7 @@ from ottla.coordination.consumer_member import (
     target_epoch_record,
     target_record,
 )
-from ottla.coordination.groups import Groups
+from ottla.coordination.groups import CONSUMERS, EMPTY, Groups
 from ottla.coordination.machine import Alarm, Moment
 from ottla.coordination.simple import SimpleGroup
 from ottla.metadata.image import Image

@@ -76,12 +76,9 @@ class GroupCoordinator:
         return [*classic_rebalance.after_load(self.state, moment)]
 
     def ring(self, moment: Moment) -> list[Later]:
-        """The alarms that are due, each to be decided when the one before it was carried out."""
-        groups = self.state
-        return [
-            lambda kind=kind, group=group, member=member: ALARMS[kind](groups, group, member, moment)  # type: ignore[misc]
-            for kind, group, member in groups.timers.take_due(moment.elapsed_ms)
-        ]
+        return self.timers.ring(
+            moment.elapsed_ms, lambda kind, group, member: ALARMS[kind](self.state, group, member, moment)
+        )
 
     def follow(self, image: Image, delta: Delta, moment: Moment) -> list[Later]:
         """The cluster changed: topics that were deleted, grew or came into being."""

@@ -17,7 +17,12 @@ from ottla.coordination.records import Record
 from ottla.metadata.image import Image, Topic
 from ottla.wire.ids import Chance
 
+# Kinds of groups.
 CLASSIC, CONSUMER = "classic", "consumer"
+# What members of a classic group do together if they are consumers: its protocol type. All consumer groups have it.
+CONSUMERS = "consumer"
+# The state of a group of any kind in which nobody is.
+EMPTY = "Empty"
 
 # Raises unless an offset may be committed for this partition: name and id of the topic, index.
 CheckPartition = Callable[[str, bytes, int], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ottla.coordination.assignors import named
 from ottla.coordination.classic_group import STABLE, ClassicGroup, ClassicMember
 from ottla.coordination.commits import fitting
 from ottla.coordination.consumer_group import ConsumerGroup
@@ -101,7 +102,7 @@ def describe_consumers(
             group_state=group.state,
             group_epoch=group.epoch,
             assignment_epoch=max(group.assignment_epoch, 0),
-            assignor_name=group.preferred_assignor() or groups.config["group.consumer.assignors"][0],
+            assignor_name=group.preferred_assignor() or named(groups.config["group.consumer.assignors"])[0],
             members=[_consumer(group, member, groups.image) for member in group.members.values()],
         )
     )

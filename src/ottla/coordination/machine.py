@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coordination.records import Record
@@ -83,21 +84,25 @@ Later = Callable[[], Decision[Any]]
 class Timers:
     """Alarms and when they are due. Putting one off, as every heartbeat does, costs one entry in a dict."""
 
-    __slots__ = ("_due", "_queue")
+    __slots__ = ("_due", "_queue", "_ringing")
 
     def __init__(self) -> None:
         self._due: dict[Alarm, int] = {}
         self._queue: list[tuple[int, Alarm]] = []
+        # Taken as due, and neither answered nor set or cancelled since.
+        self._ringing: set[Alarm] = set()
 
     def set(self, alarm: Alarm, at_ms: int) -> None:
         """Ring at `at_ms` of the clock that never jumps, and no more at any other time."""
         before = self._due.get(alarm)
         self._due[alarm] = at_ms
+        self._ringing.discard(alarm)
         if before is None or at_ms < before:
             heapq.heappush(self._queue, (at_ms, alarm))
 
     def cancel(self, alarm: Alarm) -> None:
         self._due.pop(alarm, None)
+        self._ringing.discard(alarm)
         if len(self._queue) > 64 and len(self._queue) > 4 * len(self._due):
             self._queue = [(at, alarm) for alarm, at in self._due.items()]
             heapq.heapify(self._queue)
@@ -126,7 +131,21 @@ class Timers:
             else:
                 del self._due[alarm]
                 due.append(alarm)
+        self._ringing.update(due)
         return due
+
+    def ring(self, now_ms: int, answer: Callable[[str, str, str], Decision[Any]]) -> list[Later]:
+        """What to do about the alarms that are due, each to be decided when the one before it was carried out. That one may
+        have put others off, or cancelled them: a member that dies lets a rebalance go on, and all who waited in it have a
+        session before them again, even if theirs would have ended in the same moment."""
+
+        def decide(alarm: Alarm) -> Decision[Any]:
+            if alarm not in self._ringing:
+                return Decision()
+            self._ringing.discard(alarm)
+            return answer(*alarm)
+
+        return [partial(decide, alarm) for alarm in self.take_due(now_ms)]
 
 
 class Machine(Protocol[State_co]):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.coordination.groups import CLASSIC, Group, Groups
+from ottla.coordination.groups import CLASSIC, EMPTY, Group, Groups
 from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import GroupMetadataKey, Record
 from ottla.wire.errors import Error, KafkaError
-
-EMPTY = "Empty"
 
 
 class SimpleGroup(NamedTuple):

@@ -44,12 +44,9 @@ class TransactionCoordinator:
         return expiry.after_load(self.state, moment)
 
     def ring(self, moment: Moment) -> list[Later]:
-        """The alarms that are due, each to be decided when the one before it was carried out."""
-        state = self.state
-        return [
-            lambda kind=kind, name=name, number=number: ALARMS[kind](state, name, number, moment)  # type: ignore[misc]
-            for kind, name, number in state.timers.take_due(moment.elapsed_ms)
-        ]
+        return self.timers.ring(
+            moment.elapsed_ms, lambda kind, name, number: ALARMS[kind](self.state, name, number, moment)
+        )
 
     def follow(self, image: Image, delta: Delta, moment: Moment) -> list[Later]:
         """Topics that are gone matter only to those who write markers."""

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.log.ballast import NO_ROOM, Ballast, is_full
-from ottla.log.directory import METADATA_TOPIC, DataDirectory, Key, Loading
+from ottla.log.directory import DataDirectory, Key, Loading
 from ottla.log.files import FILES_MAX
 from ottla.log.identity import MetaProperties
 from ottla.log.log import Log
@@ -33,6 +33,7 @@ from ottla.log.settings import LogSettings
 from ottla.log.trimming import raise_start
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import is_reserved, random_id, uuid_text
+from ottla.wire.messages.quorum import METADATA_TOPIC
 from ottla.world import Disk
 
 # Errors of this process, and not of a disk.
@@ -141,6 +142,16 @@ class Directories:
         """The broker epoch that the last clean stop left behind, if every directory was stopped cleanly."""
         epochs = {directory.clean_epoch for directory in self.all}
         return epochs.pop() if len(epochs) == 1 else None
+
+    async def look_at_tails(self) -> None:
+        """After a clean stop: is everything still there?"""
+        for directory in self.all:
+            await directory.look_at_tails()
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether something of a log was taken away after a clean stop."""
+        return any(directory.is_shortened for directory in self.all)
 
     # --- logs
 

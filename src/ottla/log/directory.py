@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOENT
 
-from ottla.log import identity
+from ottla.log import identity, recovery
 from ottla.log.checkpoints import (
     CLEANED_TO,
     HIGH_WATERMARKS,
@@ -29,9 +29,11 @@ from ottla.log.files import FILES_MAX, OpenFiles
 from ottla.log.flushing import Deleted
 from ottla.log.log import Log
 from ottla.log.settings import LogSettings
+from ottla.wire.messages.quorum import METADATA_TOPIC
 from ottla.world import Disk
 
-METADATA_TOPIC = "__cluster_metadata"
+# Where the log of the metadata is.
+METADATA_LOG = f"{METADATA_TOPIC}-0"
 NAME_BYTES_MAX = 255
 # Logs that were closed cleanly open in a fraction of a millisecond: many of them share one trip off the loop.
 LOADED_TOGETHER = 32
@@ -52,6 +54,8 @@ class Loading:
     repaired: int = 0
     took_ms: int = 0
     stray: list[str] = field(default_factory=list)
+    # Logs that end below what was known to be in them: where, and how far that went.
+    shortened: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 class DataDirectory:
@@ -72,6 +76,10 @@ class DataDirectory:
         # Once its disk failed, nothing here is read or written any more, until a new process looks at it.
         self.failed: BaseException | None = None
         self.clean_epoch: int | None = None
+        # Whether it is not any more what that clean stop left behind.
+        self.is_shortened = False
+        # A log was left in it that nobody closed.
+        self._is_untidy = False
         self.high_watermarks: dict[Key, int] = {}
         self.loading = Loading()
         self._recovery_points: dict[Key, int] = {}
@@ -133,9 +141,28 @@ class DataDirectory:
             loading.scanned_bytes += report.scanned_bytes
             loading.truncated_bytes += report.truncated_bytes
             loading.repaired += report.repaired
+            if log.end_offset < (known := self._known_end(log)):
+                loading.shortened.append((log.name, log.end_offset, known))
         self.files.recount()
         loading.took_ms = self._now_ms() - begun
         return loading
+
+    def _known_end(self, log: Log) -> int:
+        """So far it was synced once, or on all in-sync replicas."""
+        key = log.topic, log.partition
+        return max(self._recovery_points.get(key, 0), self.high_watermarks.get(key, 0))
+
+    async def look_at_tails(self) -> None:
+        """Has any log lost something since it was closed cleanly, which left it synced to its end?"""
+        if not self.was_clean:
+            return
+        points = self._recovery_points.items()
+        ends = [(f"{self.path}/{topic}-{partition}", end) for (topic, partition), end in points if end]
+        parts = (ends[number::LOADERS] for number in range(LOADERS))
+        self.is_shortened = any(await asyncio.gather(*(self.disk.away(self._is_any_shorter, part) for part in parts)))
+
+    def _is_any_shorter(self, ends: Iterable[tuple[str, int]]) -> bool:
+        return any(recovery.ends_before(self.disk, self.files, path, end) for path, end in ends)
 
     async def _load_groups(self, groups: list[list[Log]]) -> None:
         while groups:
@@ -221,7 +248,12 @@ class DataDirectory:
     def set_aside(self, topic: str, partition: int) -> str:
         """A log that no known topic claims: renamed, kept. Its new path."""
         log = self._let_go(topic, partition)
-        log.follow(path := self._rename_aside(topic, partition, "stray"))
+        try:
+            path = self._rename_aside(topic, partition, "stray")
+        except OSError:
+            self._is_untidy = True
+            raise
+        log.follow(path)
         return path
 
     def _let_go(self, topic: str, partition: int) -> Log:
@@ -234,6 +266,12 @@ class DataDirectory:
         for offsets in (self._recovery_points, self._log_starts, self._cleaned_to, self.high_watermarks):
             offsets.pop((topic, partition), None)
         return log
+
+    def leave_lying(self, topic: str, partition: int) -> None:
+        """As `_let_go`, but its files stay where a start finds them. Nobody has closed them: that start must not take them for
+        closed cleanly, or it would forget the log's producers and open transactions."""
+        self._let_go(topic, partition)
+        self._is_untidy = True
 
     def _rename_aside(self, topic: str, partition: int, suffix: str) -> str:
         tail = f"-{partition}.{self._random.getrandbits(128):032x}-{suffix}"
@@ -312,7 +350,8 @@ class DataDirectory:
                 self.release()
 
     def close(self, broker_epoch: int = identity.NO_EPOCH) -> None:
-        """Close every log, write the checkpoints and, if nothing failed, the mark of a clean stop. Blocks."""
+        """Close every log, write the checkpoints and, if nothing failed or was left lying, the mark of a clean stop.
+        Blocks."""
         for log in self.logs.values():
             try:
                 log.close()
@@ -320,7 +359,8 @@ class DataDirectory:
                 log.failed = error
         if all(log.failed is None for log in self.logs.values()):
             self._write_checkpoints(*self._offsets(), dict(self.high_watermarks))
-            identity.write_clean_mark(self.disk, self.path, broker_epoch)
+            if not self._is_untidy:
+                identity.write_clean_mark(self.disk, self.path, broker_epoch)
         self.release()
 
     def release(self) -> None:

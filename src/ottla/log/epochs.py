@@ -94,6 +94,17 @@ class EpochCache:
         self.entries = []
         self.latest = UNDEFINED
 
+    def forget(self) -> None:
+        """All of them, in the file too. If that cannot be written, nothing is forgotten."""
+        entries, latest = self.entries, self.latest
+        self.clear()
+        if self.unwritten:
+            try:
+                self.write()
+            except OSError:
+                self.entries, self.latest = entries, latest
+                raise
+
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """(epoch, its end offset) as OffsetForLeaderEpoch answers; (-1, -1) where nothing can be said."""
         if epoch == UNDEFINED or epoch > self.latest:

@@ -9,6 +9,9 @@ asked for, and otherwise the end of the slice; nothing is cut off or repaired he
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.log import aborted
@@ -16,7 +19,7 @@ from ottla.log import index as rows
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import BASE, DELTA, EPOCH, LENGTH, MAX_TIME, SCAN_BYTES, UNKNOWN, Segment, corrupt
 from ottla.wire.errors import Error, KafkaError
-from ottla.wire.records import PREFIX_BYTES, crc_ok, iterate
+from ottla.wire.records import PREFIX_BYTES, Record, crc_ok, iterate
 from ottla.world import File, Slice
 
 if TYPE_CHECKING:
@@ -27,6 +30,13 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 16 << 10
 # As much of a cold range is read in when its first batches are looked for; the rest when it is sent.
 BRING_IN_BYTES = 1 << 20
+# After so many records of a batch others get their turn.
+RECORDS_PER_TURN = 500
+# So many headers are looked at, off the loop, before others get their turn.
+HEADERS_PER_TURN = 1000
+
+# Place and header of a batch.
+Match = tuple[int, tuple[int, ...]]
 
 
 class Located:
@@ -235,28 +245,39 @@ async def offset_for_timestamp(log: Log, timestamp: int) -> Found | None:
         await _warm(log, segment)
         entry = rows.last_time_before(await _times(log, segment), timestamp)
         relative = max(log.start_offset - segment.base, entry[1] if entry else 0)
-        for at, fields in segment.headers(segment.read_index().position_before_offset(relative)):
-            if fields[MAX_TIME] >= timestamp and fields[BASE] + fields[DELTA] >= log.start_offset:
-                found = await _find_in_batch(log, segment, at, fields, timestamp)
+        position = segment.read_index().position_before_offset(relative)
+        while position < segment.size:
+            position, match = await log.disk.away(_look_for, segment, position, timestamp, log.start_offset)
+            if match is not None:
+                found = await _find_in_batch(log, segment, *match, timestamp)
                 if found is not None:
                     return found
     return None
 
 
 async def max_timestamp(log: Log) -> Found | None:
-    """The first record that has the largest timestamp of all."""
+    """The first record that has the largest timestamp of all; the first record if none has one. None if that was deleted and
+    no other one that is found soon has the same."""
     for segment in list(log.segments):
         if segment.max_timestamp == UNKNOWN:
             await log.disk.away(segment.load_max_timestamp)
     segment = max(log.segments, key=lambda segment: segment.max_timestamp)
-    largest, relative = segment.max_timestamp, segment.max_timestamp_offset - segment.base
-    if largest < 0:
-        return None
+    largest, start_offset = segment.max_timestamp, log.start_offset
     await _warm(log, segment)
-    for at, fields in segment.headers(segment.read_index().position_before_offset(relative)):
-        if fields[MAX_TIME] == largest:
-            return await _find_in_batch(log, segment, at, fields, largest)
-    return None
+    relative = max(segment.max_timestamp_offset, start_offset) - segment.base
+    position = segment.read_index().position_before_offset(relative)
+    _, match = await log.disk.away(_look_for, segment, position, largest, start_offset)
+    return await _find_in_batch(log, segment, *match, largest) if match is not None else None
+
+
+def _look_for(segment: Segment, position: int, timestamp: int, start_offset: int) -> tuple[int, Match | None]:
+    """Where to look next; and the first batch from here on that claims this timestamp or a later one and is not deleted, if it
+    is among the next few. The time index leads near it, except where timestamps do not rise."""
+    for at, fields in islice(segment.headers(position), HEADERS_PER_TURN):
+        position = at + fields[LENGTH] + PREFIX_BYTES
+        if fields[MAX_TIME] >= timestamp and fields[BASE] + fields[DELTA] >= start_offset:
+            return position, (at, fields)
+    return position, None
 
 
 async def _times(log: Log, segment: Segment) -> bytes | bytearray:
@@ -270,7 +291,16 @@ async def _find_in_batch(
     data = await log.disk.away(segment.open().read_at, position, size)
     if len(data) != size or not crc_ok(data, 0, size):
         raise corrupt(segment, position)
-    for record in iterate(data, inflated_max=log.settings.inflated_max):
-        if record.timestamp >= timestamp and record.offset >= log.start_offset:
-            return Found(record.timestamp, record.offset, fields[EPOCH])
+    records = iterate(data, inflated_max=log.settings.inflated_max)
+    some = await log.disk.away(_next_of, records)  # the first ones wait until all are unpacked
+    while some:
+        for record in some:
+            if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                return Found(record.timestamp, record.offset, fields[EPOCH])
+        await asyncio.sleep(0)
+        some = _next_of(records)
     return None
+
+
+def _next_of(records: Iterator[Record]) -> list[Record]:
+    return list(islice(records, RECORDS_PER_TURN))

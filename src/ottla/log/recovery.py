@@ -15,19 +15,21 @@ records that contradict them.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ottla.log import aborted
 from ottla.log.damage import Walk
+from ottla.log.files import OpenFiles
 from ottla.log.index import OffsetIndex
 from ottla.log.producers import BadSnapshot
 from ottla.log.scanning import sound_batches
 from ottla.log.segment import ATTRIBUTES, BASE, DELTA, EPOCH, LENGTH, MAX_TIME, NO_TIMESTAMP, PRODUCER, Segment
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import CONTROL_BIT, PREFIX_BYTES, Batch
+from ottla.world import Disk
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -95,6 +97,19 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
     for segment in segments:
         segment.close()  # most partitions are idle: a file is opened again when somebody comes
     return report
+
+
+def ends_before(disk: Disk, files: OpenFiles, directory: str, offset: int) -> bool:
+    """Whether a log that was closed cleanly is shorter than that by now, or its end cannot be believed. Looks at its tail."""
+    try:
+        last = max((name[:20] for name in disk.names(directory) if name.endswith(".log")), default=None)
+        if last is None:
+            return True
+        segment = Segment(files, directory, int(last), disk.size(f"{directory}/{last}.log"))
+        with closing(segment):
+            return segment.end_from_tail() < offset
+    except (OSError, KafkaError):
+        return True
 
 
 def _begin_anew(log: Log, segments: list[Segment], report: Report) -> list[Segment]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 LONG_MAX = 2**63 - 1
+# How far in the future timestamps may lie, where nobody says otherwise.
+AFTER_MAX_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class LogSettings:
     max_message_bytes: int = 1_048_588
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_after_max_ms: int = AFTER_MAX_MS
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     segment_bytes: int = 1 << 30
@@ -44,6 +46,16 @@ class LogSettings:
     @property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether there is more to a usual batch than its header tells."""
+        return (
+            self.compacts
+            or self.compression_type != "producer"
+            or self.message_timestamp_before_max_ms != LONG_MAX
+            or self.message_timestamp_after_max_ms < AFTER_MAX_MS
+        )
 
     @property
     def roll_ms(self) -> int:

@@ -8,10 +8,15 @@ The log start rises, and is on disk in its checkpoint, before the first file goe
 are still there lie below the log start and are invisible. The recovery point falls, and is on disk, before the log is cut:
 otherwise a crash could leave new records below a recovery point that was true only of the old ones. So does the log start,
 where the cut is below it: a start would take a log that ends there for one that lost its files, and begin it anew.
+
+What needs room on the disk is done before anything is taken away: a cut that fails for want of it has changed nothing, and can
+be tried again. If it fails later, nobody knows what the log holds, and it is closed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ottla.log import aborted
@@ -27,8 +32,8 @@ if TYPE_CHECKING:
 async def truncate_to(log: Log, offset: int) -> bool:
     """Nothing at or above `offset` stays. False if there was nothing."""
     log.publish()
-    log.epochs.truncate_end(offset)
     if offset >= log.end_offset:
+        log.epochs.truncate_end(offset)
         write_epochs(log)
         return False
     await lower_recovery_point(log, offset)
@@ -36,16 +41,28 @@ async def truncate_to(log: Log, offset: int) -> bool:
         truncate_fully_and_start_at(log, offset)
         return True
     keep = log.segment_number(offset) + 1
-    removed = log.segments[keep:]
-    cut_segment(log, log.segments[keep - 1], offset)
-    log.end_offset = offset
-    log.adopt(log.segments[:keep])
-    put_aside(log, removed)
-    log.drop_snapshots(lambda at: at <= offset)
-    write_epochs(log)
-    log.reload_producers()
+    kept, removed = log.segments[:keep], log.segments[keep:]
+    position = shorten_indexes(kept[-1], offset)
+    with _closed_by_failure(log):
+        cut_segment(log, kept[-1], position, offset)
+        log.end_offset = offset
+        log.adopt(kept)
+        put_aside(log, removed)
+        log.drop_snapshots(lambda at: at <= offset)
+        log.epochs.truncate_end(offset)
+        log.reload_producers()
     await log.disk.away(_make_durable, log, log.active.open())
+    write_epochs(log)
     return True
+
+
+@contextmanager
+def _closed_by_failure(log: Log) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        log.failed = error
+        raise
 
 
 def _make_durable(log: Log, file: File) -> None:
@@ -70,20 +87,19 @@ def sync_names(log: Log) -> None:
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     """An empty log that begins at `offset`: a follower whose whole log the leader no longer has."""
     log.publish()
+    log.epochs.forget()
     log.cuts += 1
     log.cleaned_to = -1
     log.recovery_point, log.synced_end = min(log.recovery_point, offset), min(log.synced_end, offset)
-    old = log.segments
-    log.epochs.clear()
-    write_epochs(log)
-    log.producers.clear()
-    log.drop_snapshots(lambda at: False)
-    put_aside(log, old)
-    log.start_offset = log.end_offset = offset
-    fresh = Segment(log.files, log.directory, offset, 0)
-    fresh.begin(log.now_ms())
-    log.disk.sync_directory(log.directory)  # where the log begins is told by this name alone
-    log.adopt([fresh])
+    with _closed_by_failure(log):
+        log.producers.clear()
+        log.drop_snapshots(lambda at: False)
+        put_aside(log, log.segments)
+        log.start_offset = log.end_offset = offset
+        fresh = Segment(log.files, log.directory, offset, 0)
+        fresh.begin(log.now_ms())
+        log.disk.sync_directory(log.directory)  # where the log begins is told by this name alone
+        log.adopt([fresh])
 
 
 def write_epochs(log: Log) -> None:
@@ -102,14 +118,26 @@ async def lower_recovery_point(log: Log, offset: int) -> None:
         await log.checkpoint()
 
 
-def cut_segment(log: Log, segment: Segment, offset: int) -> None:
-    """The batch that holds `offset` goes whole, with everything after it."""
+def shorten_indexes(segment: Segment, offset: int) -> int:
+    """They end before the batch that holds `offset`, on the disk too; where that batch begins in the log. A log that is longer
+    than its indexes is in order, so nothing is lost if there is no room for them or nothing follows."""
     position = segment.position_of(offset)
     relative = offset - segment.base
     index, times = segment.read_index(), segment.read_times()
+    before = segment.index, segment.times
     segment.index = index.below(relative)
     segment.times = bytearray(times[: rows.times_below(times, relative)])
     segment.index_settled = segment.times_settled = 0
+    try:
+        segment.settle()
+    except OSError:
+        segment.index, segment.times = before
+        raise
+    return position
+
+
+def cut_segment(log: Log, segment: Segment, position: int, offset: int) -> None:
+    """Everything goes from the batch at `position` on, which is the one that holds `offset`."""
     if segment.base in log.with_aborted:
         path = segment.at(".txnindex")
         log.disk.open(path).truncate(aborted.bytes_below(log.disk.read(path), offset))
@@ -117,7 +145,6 @@ def cut_segment(log: Log, segment: Segment, offset: int) -> None:
     segment.size = position
     segment.trusted_from = min(segment.trusted_from, position)
     segment.checked = [(low, min(high, position)) for low, high in segment.checked or () if low < position]
-    segment.settle()
     log.files.drop_index(segment.at(".index"))
     reopen(segment)
 

@@ -2,8 +2,10 @@
 
 Apache Kafka walks every record of every batch; we look at the header and walk records only where the topic's settings force
 it: a compacted topic needs keys, a codec of the topic's own means recompression, and timestamp bounds may be undecidable from
-the header's base and largest timestamp. `prepare` is a plain function of bytes and settings, so that a large batch can be
-prepared in another process (`needs_work` says when that is worth it) while small ones are done in place.
+the header's base and largest timestamp. Some clients leave the largest one out (sarama before 1.45.1): then it is found and
+written in, because retention, expiry and whoever asks for a time go by it. `prepare` is a plain function of bytes and
+settings, so that a large batch can be prepared in another process (`bytes_to_walk` says what it comes to) while small ones are
+done in place.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 from crc32c import crc32c
 
 from ottla.log.settings import LONG_MAX, LogSettings
-from ottla.wire.compression import Codec
+from ottla.wire.compression import Codec, inflate
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import (
     CONTROL_BIT,
@@ -23,10 +25,13 @@ from ottla.wire.records import (
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     MAGIC,
+    NO_TIMESTAMP,
     Batch,
     iterate,
+    largest_timestamp,
     recompress,
     set_log_append_time,
+    set_max_timestamp,
 )
 from ottla.world import Bytes
 
@@ -38,9 +43,11 @@ CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-# Preparing more than this in place would hold up everybody else on the loop.
+# Preparing more unpacked bytes than this in place would hold up everybody else on the loop.
 INLINE_BYTES_MAX = 16 << 10
 ERRORS_SHOWN = 3
+# A batch may hold millions of records: of those that are to blame the first are told one by one, the others only counted.
+ERRORS_TOLD_MAX = 1000
 
 _crc_and_attributes = Struct(">Ih")
 _CRC_AT = 17
@@ -86,12 +93,22 @@ def check_header(data: Bytes, settings: LogSettings) -> Batch:
     return head
 
 
-def needs_work(data: Bytes, settings: LogSettings, now_ms: int) -> bool:
-    """Whether preparing this batch would take long enough to do it elsewhere."""
-    if len(data) < INLINE_BYTES_MAX:
-        return False
+def bytes_to_walk(data: Bytes, settings: LogSettings, now_ms: int) -> int:
+    """How much has to be looked at before this batch may enter, unpacked; 0 where the header is enough. What is more than may
+    be done in place is not counted to its end, and neither is what cannot be unpacked."""
+    if len(data) < HEADER_BYTES:
+        return 0
     head = Batch._make(HEADER.unpack_from(data))
-    return target_codec(head, settings) != head.codec or must_walk(head, settings, now_ms)
+    if head.codec == target_codec(head, settings) and not (
+        must_walk(head, settings, now_ms) or lacks_largest_timestamp(head, settings)
+    ):
+        return 0
+    if head.codec == Codec.NONE or len(data) > INLINE_BYTES_MAX:
+        return len(data)
+    try:
+        return len(inflate(head.codec, memoryview(data)[HEADER_BYTES:], INLINE_BYTES_MAX))
+    except KafkaError:
+        return INLINE_BYTES_MAX + 1
 
 
 def prepare(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
@@ -109,17 +126,10 @@ def _prepared(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
     head = check_header(data, settings)
     if settings.stamps_append_time and head.attributes & LOG_APPEND_TIME_BIT:
         why = "Invalid timestamp type LogAppendTime"
-        numbers = (number for number, _ in enumerate(iterate(data, inflated_max=settings.inflated_max)))
-        raise RecordsRefused(Error.INVALID_TIMESTAMP, why, [(number, why) for number in numbers])
+        told = min(head.count, ERRORS_TOLD_MAX)
+        raise RecordsRefused(Error.INVALID_TIMESTAMP, why, [(number, why) for number in range(told)])
     codec = target_codec(head, settings)
-    if codec != head.codec or must_walk(head, settings, now_ms):
-        try:
-            check_records(data, settings, now_ms)
-        except KafkaError as error:
-            if error.error is Error.CORRUPT_MESSAGE:
-                # It was not damaged on its way, its CRC is right: sending it again would not help.
-                raise KafkaError(Error.UNKNOWN_SERVER_ERROR, f"unreadable records: {error.message}") from error
-            raise
+    largest = _largest_if_good(data, head, codec, settings, now_ms)
     if codec == head.codec:
         batch = bytearray(data)
     else:
@@ -130,7 +140,24 @@ def _prepared(data: Bytes, settings: LogSettings, now_ms: int) -> bytearray:
         set_log_append_time(batch, now_ms)
     elif head.attributes & LOG_APPEND_TIME_BIT:
         clear_log_append_time(batch)
+    if largest != head.max_timestamp and not settings.stamps_append_time:
+        set_max_timestamp(batch, largest)
     return batch
+
+
+def _largest_if_good(data: Bytes, head: Batch, codec: int, settings: LogSettings, now_ms: int) -> int:
+    """The largest timestamp. Looks at the records if it has to, and refuses those that the topic does not accept."""
+    try:
+        if lacks_largest_timestamp(head, settings):
+            head = head._replace(max_timestamp=largest_timestamp(data, inflated_max=settings.inflated_max))
+        if codec != head.codec or must_walk(head, settings, now_ms):
+            return check_records(data, settings, now_ms)
+        return head.max_timestamp
+    except KafkaError as error:
+        if error.error is Error.CORRUPT_MESSAGE:
+            # It was not damaged on its way, its CRC is right: sending it again would not help.
+            raise KafkaError(Error.UNKNOWN_SERVER_ERROR, f"unreadable records: {error.message}") from error
+        raise
 
 
 def target_codec(head: Batch, settings: LogSettings) -> int:
@@ -144,6 +171,10 @@ def level_of(codec: int, settings: LogSettings) -> int | None:
         Codec.ZSTD: settings.compression_zstd_level,
     }
     return {int(known): level for known, level in levels.items()}.get(int(codec))
+
+
+def lacks_largest_timestamp(head: Batch, settings: LogSettings) -> bool:
+    return head.max_timestamp < head.base_timestamp and not settings.stamps_append_time
 
 
 def must_walk(head: Batch, settings: LogSettings, now_ms: int) -> bool:
@@ -161,27 +192,43 @@ def must_walk(head: Batch, settings: LogSettings, now_ms: int) -> bool:
     return head.count > 1 or now_ms - head.base_timestamp > before
 
 
-def check_records(data: Bytes, settings: LogSettings, now_ms: int) -> None:
-    timestamps: list[tuple[int, str]] = []
-    others: list[tuple[int, str]] = []
+def check_records(data: Bytes, settings: LogSettings, now_ms: int) -> int:
+    """Look at each; the largest timestamp among them, whatever the header says."""
+    largest = NO_TIMESTAMP
+    timestamps, others = Faults(), Faults()
     low, high = now_ms - settings.message_timestamp_before_max_ms, now_ms + settings.message_timestamp_after_max_ms
     bounded = not settings.stamps_append_time
     for number, record in enumerate(iterate(data, inflated_max=settings.inflated_max)):
+        largest = max(largest, record.timestamp)
         if settings.compacts and record.key is None:
-            others.append((number, "Compacted topic cannot accept message without key"))
+            others.add(number, "Compacted topic cannot accept message without key")
         elif bounded and record.timestamp != -1 and not low <= record.timestamp <= high:
-            timestamps.append(
-                (number, f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range")
+            timestamps.add(
+                number, f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range"
             )
         elif record.offset != number:
-            others.append((number, f"record {number} has offset {record.offset}"))
-    if timestamps:
+            others.add(number, f"record {number} has offset {record.offset}")
+    if timestamps.count:
         text = "One or more records have been rejected due to invalid timestamp"
-        raise RecordsRefused(Error.INVALID_TIMESTAMP, text, sorted(timestamps + others))
-    if others:
-        shown = "; ".join(why for _, why in others[:ERRORS_SHOWN])
-        text = f"One or more records have been rejected due to {len(others)} record errors in total: {shown}"
-        raise RecordsRefused(Error.INVALID_RECORD, text, others)
+        raise RecordsRefused(Error.INVALID_TIMESTAMP, text, sorted(timestamps.told + others.told))
+    if others.count:
+        shown = "; ".join(why for _, why in others.told[:ERRORS_SHOWN])
+        text = f"One or more records have been rejected due to {others.count} record errors in total: {shown}"
+        raise RecordsRefused(Error.INVALID_RECORD, text, others.told)
+    return largest
+
+
+class Faults:
+    """Records that are to blame: how many, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.told: list[tuple[int, str]] = []
+
+    def add(self, number: int, why: str) -> None:
+        self.count += 1
+        if self.count <= ERRORS_TOLD_MAX:
+            self.told.append((number, why))
 
 
 def clear_log_append_time(batch: bytearray) -> None:

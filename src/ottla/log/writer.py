@@ -74,7 +74,7 @@ class Writer(Staging):
             fields = _header(data)
         except StructError:
             raise KafkaError(Error.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
-        base, length, _, magic, crc, attributes, delta, _, max_timestamp, producer_id, _, _, count = fields
+        base, length, _, magic, crc, attributes, delta, first_time, max_timestamp, producer_id, _, _, count = fields
         # One condition for nearly every batch there is: 0 to 4 are codecs, 16 to 20 the same inside a transaction.
         if not (
             self._plain
@@ -83,7 +83,7 @@ class Writer(Staging):
             and 0 < count == delta + 1
             and (0 <= attributes <= 4 or 16 <= attributes <= 20)
             and length + 12 == len(data) <= self._bytes_max
-            and max_timestamp - now_ms <= self._after_max_ms
+            and first_time <= max_timestamp <= now_ms + self._after_max_ms
             and crc32c(data[21:]) == crc
         ):
             data = self._look_closer(data, now_ms, prepared)

@@ -4,7 +4,8 @@ The rooms behind it: `topics` (create, add partitions, delete), `placement` (of 
 `reassignments`, `in_sync` (who is), `brokers` (registration, fencing, shutdown), `heartbeats` and `sessions` (who lives),
 `directories` (what is where), `periodic` (what a controller does by itself), `settings`, `upgrades` (feature levels),
 `producer_ids`, `quotas`, `credentials`.
-All of them are plain functions of a picture; see `decisions.py` for the shape.
+All of them are plain functions of a picture; see `decisions.py` for the shape. Questions that change nothing are asked of the
+rooms themselves.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from ottla.metadata.brokers import (
     unregister,
 )
 from ottla.metadata.credentials import alter_scram_credentials
-from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.decisions import MIN_INSYNC_REPLICAS, Decision, Rules, Versioned
 from ottla.metadata.directories import assign_replicas, lose_directories
 from ottla.metadata.features import AT_FORMAT, ELIGIBLE_LEADER_REPLICAS, METADATA_TRANSACTIONS, level
 from ottla.metadata.heartbeats import heartbeat
 from ottla.metadata.image import BROKER, Image
 from ottla.metadata.in_sync import alter_partition
 from ottla.metadata.leaders import elect_leaders
+from ottla.metadata.periodic import elect_uncleanly, fence_silent, return_leaderships
 from ottla.metadata.producer_ids import Block, next_producer_ids
 from ottla.metadata.quotas import alter_client_quotas
 from ottla.metadata.reassignments import reassign
@@ -37,7 +39,7 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
 )
-from ottla.metadata.settings import MIN_INSYNC_REPLICAS, incremental_alter_configs
+from ottla.metadata.settings import incremental_alter_configs
 from ottla.metadata.topics import MorePartitions, NewTopic, add_partitions, create_topics, delete_topics
 from ottla.metadata.upgrades import update_features
 
@@ -59,7 +61,9 @@ __all__ = [
     "create_topics",
     "delete_topics",
     "elect_leaders",
+    "elect_uncleanly",
     "fence",
+    "fence_silent",
     "format_records",
     "heartbeat",
     "incremental_alter_configs",
@@ -68,6 +72,7 @@ __all__ = [
     "reassign",
     "register_broker",
     "register_controller",
+    "return_leaderships",
     "unfence",
     "unregister",
     "update_features",

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ottla.metadata.decisions import Decision, Versioned
+from ottla.metadata.features import SCRAM_CREDENTIALS
 from ottla.metadata.image import Credential, Image
 from ottla.metadata.records import RemoveUserScramCredentialRecord
 from ottla.metadata.snapshot import credential_record
 from ottla.wire import scram
 from ottla.wire.errors import Error, KafkaError
-
-# The first metadata.version that has records for these (3.5-IV2).
-SINCE_LEVEL = 11
 
 Outcomes = dict[str, KafkaError | None]
 
@@ -62,7 +60,7 @@ def alter_scram_credentials(
 
 
 def _check(image: Image, change: Deletion | Upsertion) -> None:
-    if image.metadata_version < SINCE_LEVEL:
+    if image.metadata_version < SCRAM_CREDENTIALS:
         raise KafkaError(Error.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     if not change.name:
         raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")

@@ -35,7 +35,7 @@ class Decision(NamedTuple, Generic[T]):
     reply: T
 
 
-MIN_ISR, UNCLEAN_ELECTION = "min.insync.replicas", "unclean.leader.election.enable"
+MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 class Terms(NamedTuple):
@@ -60,7 +60,7 @@ class Rules:
 
         A topic with fewer replicas than are to be in sync is asked for all of them."""
         own, common = image.configs(TOPIC, topic.name), image.configs(BROKER, "")
-        minimum = own.get(MIN_ISR) or common.get(MIN_ISR)
+        minimum = own.get(MIN_INSYNC_REPLICAS) or common.get(MIN_INSYNC_REPLICAS)
         unclean = own.get(UNCLEAN_ELECTION) or common.get(UNCLEAN_ELECTION)
         return Terms(
             min(self.min_insync_replicas if minimum is None else int(minimum), len(topic.partitions[0].replicas)),

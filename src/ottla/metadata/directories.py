@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from ottla.metadata.brokers import check_epoch
 from ottla.metadata.decisions import Decision, Rules, Versioned
 from ottla.metadata.features import DIRECTORY_ASSIGNMENT
-from ottla.metadata.image import Broker, Image, Partition, Topic
+from ottla.metadata.image import DIRECTORY_LOST, Broker, Image, Partition, Topic
 from ottla.metadata.leaders import acceptable_leaders, change_of, record_of
 from ottla.metadata.records import BrokerRegistrationChangeRecord
 from ottla.wire.errors import Error, KafkaError
@@ -57,9 +57,12 @@ def _held(image: Image, place: Place, broker_id: int) -> tuple[Topic, Partition]
 
 
 def _assigned(image: Image, place: Place, broker_id: int, directory: bytes, rules: Rules) -> list[Versioned]:
-    """Like every change of a partition it may end a reassignment, and finds a leader if somebody could have led already."""
+    """Like every change of a partition it may end a reassignment, and finds a leader if somebody could have led already; or
+    can now, because what was given up for lost is back (a disk has room again): nothing else that follows looks at that."""
     topic, partition = _held(image, place, broker_id)
-    change = change_of(image, topic, partition, rules)
+    is_back = partition.directory_of(broker_id) == DIRECTORY_LOST
+    now = partition.placed(broker_id, directory) if is_back else partition
+    change = change_of(image, topic, partition, rules, acceptable_leaders(image, now))
     change.unclean = False
     change.placed = {broker_id: directory}
     change.elect()

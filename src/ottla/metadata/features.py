@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ottla.raft.quorum import KRAFT_VERSION, SUPPORTED_KRAFT_VERSIONS
+
 METADATA_VERSION = "metadata.version"
-KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 # The consumer protocol of KIP-848 is served from level 1 on.
 GROUP_VERSION = "group.version"
@@ -23,7 +24,7 @@ METADATA_VERSION_MAX = 30
 # What this release serves: lowest and highest level.
 SERVED: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
-    KRAFT_VERSION: (0, 1),
+    KRAFT_VERSION: SUPPORTED_KRAFT_VERSIONS,
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
@@ -38,6 +39,8 @@ AT_FORMAT: dict[str, int] = {
 }
 
 # The metadata.version from which on something holds.
+ZOOKEEPER_MIGRATION = 8
+SCRAM_CREDENTIALS = 11
 SHRINK_NEEDS_NO_NEW_EPOCH = 12
 METADATA_TRANSACTIONS = 13
 CONTROLLER_REGISTRATION = 15
@@ -58,11 +61,11 @@ def register_broker_version(metadata_version: int) -> int:
         return 4
     if metadata_version >= DIRECTORY_ASSIGNMENT:
         return 3
-    return 2 if metadata_version >= 8 else 1
+    return 2 if metadata_version >= ZOOKEEPER_MIGRATION else 1
 
 
 def partition_version(metadata_version: int) -> int:
     """Of PartitionRecord and of PartitionChangeRecord alike."""
-    if metadata_version >= 23:
+    if metadata_version >= ELIGIBLE_LEADER_REPLICAS_NEED:
         return 2
     return 1 if metadata_version >= DIRECTORY_ASSIGNMENT else 0

@@ -16,6 +16,7 @@ from ottla.metadata.brokers import begin_shutdown, check_epoch, cordon, fence, u
 from ottla.metadata.decisions import Decision, Rules, Versioned
 from ottla.metadata.directories import fail_directories
 from ottla.metadata.image import Broker, Image
+from ottla.metadata.replay import replay
 from ottla.metadata.sessions import NOT_STOPPING, Sessions
 from ottla.wire.messages.brokers import BrokerHeartbeatRequest
 
@@ -101,4 +102,4 @@ def _after(image: Image, records: list[Versioned]) -> Image:
     """What the rest of a decision must see of its own beginning."""
     if not records:
         return image
-    return image.replay([record for record, _ in records], image.offset + len(records), image.epoch)[0]
+    return replay(image, [record for record, _ in records], image.offset + len(records), image.epoch)[0]

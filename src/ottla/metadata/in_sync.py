@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from ottla.metadata.brokers import check_epoch
 from ottla.metadata.decisions import Decision, Rules, Terms, Versioned
-from ottla.metadata.image import Image, Partition, Topic, merged
+from ottla.metadata.image import Image, Partition, Topic
 from ottla.metadata.leaders import RECOVERING, change_on, record_of
 from ottla.metadata.records import LEADER_UNCHANGED, PartitionChangeRecord
+from ottla.metadata.replay import merged
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.brokers import AlterPartitionRequest, AlterPartitionResponse
 

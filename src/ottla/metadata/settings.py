@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.metadata.decisions import Decision, Versioned
+from ottla.metadata.decisions import MIN_INSYNC_REPLICAS, Decision, Versioned
 from ottla.metadata.image import TOPIC, Image, Resource
 from ottla.metadata.records import ClearElrRecord, ConfigRecord
-
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 def set_all(resource: Resource, values: Mapping[str, str | None]) -> list[Versioned]:

@@ -20,7 +20,6 @@ from ottla.metadata.snapshot import partition_record
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import random_id
 
-CLUSTER_METADATA = "__cluster_metadata"
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.metadata.decisions import Decision, Rules, Versioned
+from ottla.metadata.decisions import MIN_INSYNC_REPLICAS, Decision, Rules, Versioned
 from ottla.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS,
     ELIGIBLE_LEADER_REPLICAS_NEED,
-    KRAFT_VERSION,
     METADATA_VERSION,
     SERVED,
     WITH_NEW_RECORDS,
 )
 from ottla.metadata.image import BROKER, FeatureRange, Image
 from ottla.metadata.records import ConfigRecord, FeatureLevelRecord
-from ottla.metadata.settings import MIN_INSYNC_REPLICAS
+from ottla.raft.quorum import KRAFT_VERSION
 from ottla.wire.errors import Error, KafkaError
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

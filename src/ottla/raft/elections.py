@@ -14,7 +14,7 @@ from typing import Any
 from ottla.raft import leading, partition
 from ottla.raft.connections import NEVER, Send
 from ottla.raft.member import NOTHING, Member
-from ottla.raft.quorum import NOBODY, Address, Key
+from ottla.raft.quorum import NOBODY, Key
 from ottla.raft.roles import (
     Ballots,
     Candidate,
@@ -28,6 +28,7 @@ from ottla.raft.roles import (
 from ottla.wire.errors import Error
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.quorum import (
+    METADATA_TOPIC,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -37,6 +38,7 @@ from ottla.wire.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
+from ottla.wire.schema import ZERO_UUID
 
 # --- standing
 
@@ -66,7 +68,7 @@ def _go_on(member: Member, now_ms: float) -> None:
 
 
 def may_stand(member: Member) -> bool:
-    return member.may_lead and member.may_judge and not member.is_changing_log
+    return member.may_lead and member.is_sound and not member.is_changing_log
 
 
 def poll_unattached(member: Member, role: Unattached, now_ms: float) -> float:
@@ -161,7 +163,7 @@ def vote(member: Member, request: VoteRequest, now_ms: float, listener: str) -> 
     answer = VoteResponse.Topic.Partition(
         error_code=error.code, leader_id=member.leader_id, leader_epoch=member.epoch, vote_granted=is_granted
     )
-    topics = [VoteResponse.Topic(topic_name=partition.TOPIC, partitions=[answer])]
+    topics = [VoteResponse.Topic(topic_name=METADATA_TOPIC, partitions=[answer])]
     return VoteResponse(topics=topics, node_endpoints=where(member, listener))
 
 
@@ -178,7 +180,7 @@ def _judge(member: Member, request: VoteRequest, asked: Any, now_ms: float) -> t
     candidate = Key(asked.replica_id, asked.replica_directory_id)
     last = (asked.last_offset_epoch, asked.last_offset)
     is_up_to_date = last >= member.last and (last == NOTHING or not member.is_blank)
-    if not member.may_judge or not grants(member.role, candidate, is_up_to_date, asked.pre_vote):
+    if not member.is_sound or not grants(member.role, candidate, is_up_to_date, asked.pre_vote):
         return Error.NONE, False
     if not asked.pre_vote:
         _give_vote(member, member.role, candidate, now_ms)
@@ -204,7 +206,7 @@ def _is_meant(member: Member, voter_id: int, directory: bytes) -> bool:
     """Whoever writes to the voter on a disk that was wiped must not get an answer from its successor."""
     if voter_id < 0:
         return True
-    return voter_id == member.me.id and directory in (bytes(16), member.me.directory)
+    return voter_id == member.me.id and directory in (ZERO_UUID, member.me.directory)
 
 
 def where(member: Member, listener: str) -> list[NodeEndpoint]:
@@ -226,21 +228,17 @@ def begin_epoch(
         return BeginQuorumEpochResponse(error_code=Error.INVALID_REQUEST.code)
     error = _refusal(member, told.leader_id, told.leader_epoch)
     if error is None:
-        _hear(member, told, partition.addresses_of(request.leader_endpoints), now_ms)
+        member.hear_of(told.leader_epoch, told.leader_id, partition.addresses_of(request.leader_endpoints), now_ms)
         if not _is_meant(member, request.voter_id, told.voter_directory_id):
             error = Error.INVALID_VOTER_KEY
     return BeginQuorumEpochResponse(topics=_heard(member, error), node_endpoints=where(member, listener))
-
-
-def _hear(member: Member, told: Any, addresses: tuple[Address, ...], now_ms: float) -> None:
-    member.hear_of(told.leader_epoch, told.leader_id, addresses, now_ms)
 
 
 def _heard(member: Member, error: Error | None) -> list[LeaderAnswer]:
     answer = LeaderAnswer.Partition(
         error_code=(error or Error.NONE).code, leader_id=member.leader_id, leader_epoch=member.epoch
     )
-    return [LeaderAnswer(topic_name=partition.TOPIC, partitions=[answer])]
+    return [LeaderAnswer(topic_name=METADATA_TOPIC, partitions=[answer])]
 
 
 def end_epoch(member: Member, request: EndQuorumEpochRequest, now_ms: float, listener: str) -> EndQuorumEpochResponse:
@@ -252,7 +250,7 @@ def end_epoch(member: Member, request: EndQuorumEpochRequest, now_ms: float, lis
         return EndQuorumEpochResponse(error_code=Error.INVALID_REQUEST.code)
     error = _refusal(member, told.leader_id, told.leader_epoch)
     if error is None:
-        _hear(member, told, partition.addresses_of(request.leader_endpoints), now_ms)
+        member.hear_of(told.leader_epoch, told.leader_id, partition.addresses_of(request.leader_endpoints), now_ms)
         role = member.role
         if isinstance(role, Follower) and role.leader == told.leader_id:
             role.deadline_ms = now_ms + _turn(member, told)
@@ -267,7 +265,7 @@ def _turn(member: Member, told: Any) -> float:
     mine = [
         at
         for at, key in enumerate(named)
-        if key.id == member.me.id and key.directory in (bytes(16), member.me.directory)
+        if key.id == member.me.id and key.directory in (ZERO_UUID, member.me.directory)
     ]
     largest = member.timing.election_backoff_max_ms
     if not mine:

@@ -27,7 +27,7 @@ FORMAT_ONLY = SnapshotId(0, 0)
 
 
 class Verdict(NamedTuple):
-    """What a Fetch gets: an error, or where logs part, or a snapshot instead, or records from `offset` on."""
+    """What a Fetch gets: an error, or where logs part, or a snapshot instead, or records; and what is committed."""
 
     error: Error = Error.NONE
     diverging: tuple[int, int] | None = None

@@ -162,12 +162,8 @@ class Member:
 
     @property
     def is_only_voter(self) -> bool:
-        return self.is_voter and len(self.voters.voters) == 1
-
-    @property
-    def may_judge(self) -> bool:
-        """Whether our log may be the measure of anybody's, our own included. Alone there is no other."""
-        return self.is_sound or self.is_only_voter
+        """Whether nobody else has a say. A log that has lost something may have lost who came since it was alone."""
+        return self.is_sound and self.is_voter and len(self.voters.voters) == 1
 
     @property
     def leader_id(self) -> int:

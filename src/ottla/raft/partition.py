@@ -12,6 +12,8 @@ from ottla.raft.quorum import Address, Key
 from ottla.raft.snapshots import SnapshotId
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.quorum import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
     FetchSnapshotRequest,
@@ -20,16 +22,13 @@ from ottla.wire.messages.quorum import (
 )
 from ottla.wire.messages.quorum import SnapshotId as NamedSnapshot
 
-TOPIC = "__cluster_metadata"
-TOPIC_ID = bytes(15) + b"\x01"
-
 
 def only(topics: Sequence[Any], name: str = "topic_name", index: str = "partition_index") -> Any | None:
     """The metadata partition in a message that holds nothing else; None for any other message."""
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, partition = topics[0], topics[0].partitions[0]
-    return partition if getattr(topic, name) == TOPIC and getattr(partition, index) == 0 else None
+    return partition if getattr(topic, name) == METADATA_TOPIC and getattr(partition, index) == 0 else None
 
 
 def only_fetched(topics: Sequence[Any], index: str) -> Any | None:
@@ -37,7 +36,7 @@ def only_fetched(topics: Sequence[Any], index: str) -> Any | None:
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, partition = topics[0], topics[0].partitions[0]
-    return partition if topic.topic_id == TOPIC_ID and getattr(partition, index) == 0 else None
+    return partition if topic.topic_id == METADATA_TOPIC_ID and getattr(partition, index) == 0 else None
 
 
 def endpoints(addresses: Sequence[Address]) -> list[LeaderEndpoint]:
@@ -59,7 +58,7 @@ def vote(cluster_id: str, epoch: int, me: Key, voter: Key, last: tuple[int, int]
         last_offset=last[1],
         pre_vote=pre_vote,
     )
-    topics = [VoteRequest.Topic(topic_name=TOPIC, partitions=[partition])]
+    topics = [VoteRequest.Topic(topic_name=METADATA_TOPIC, partitions=[partition])]
     return VoteRequest(cluster_id=cluster_id, voter_id=voter.id, topics=topics)
 
 
@@ -72,7 +71,7 @@ def begin_epoch(
     return BeginQuorumEpochRequest(
         cluster_id=cluster_id,
         voter_id=voter.id,
-        topics=[BeginQuorumEpochRequest.Topic(topic_name=TOPIC, partitions=[partition])],
+        topics=[BeginQuorumEpochRequest.Topic(topic_name=METADATA_TOPIC, partitions=[partition])],
         leader_endpoints=endpoints(addresses),
     )
 
@@ -91,7 +90,7 @@ def end_epoch(
     )
     return EndQuorumEpochRequest(
         cluster_id=cluster_id,
-        topics=[EndQuorumEpochRequest.Topic(topic_name=TOPIC, partitions=[partition])],
+        topics=[EndQuorumEpochRequest.Topic(topic_name=METADATA_TOPIC, partitions=[partition])],
         leader_endpoints=endpoints(addresses),
     )
 
@@ -113,7 +112,7 @@ def fetch(
         replica_state=FetchRequest.ReplicaState(replica_id=me.id),
         max_wait_ms=wait_ms,
         max_bytes=bytes_max,
-        topics=[kind(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])],
+        topics=[kind(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
     )
 
 
@@ -131,5 +130,5 @@ def fetch_snapshot(
         cluster_id=cluster_id,
         replica_id=me.id,
         max_bytes=bytes_max,
-        topics=[kind(name=TOPIC, partitions=[partition])],
+        topics=[kind(name=METADATA_TOPIC, partitions=[partition])],
     )

@@ -23,6 +23,8 @@ from ottla.wire.messages.quorum import Voter as NamedVoter
 from ottla.wire.schema import ZERO_UUID
 
 NOBODY = -1
+# The feature that says whether voters are fixed or stand in the log, and which of its levels are served.
+KRAFT_VERSION = "kraft.version"
 SUPPORTED_KRAFT_VERSIONS = (0, 1)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ottla.raft.connections import Destination
 from ottla.raft.leading import needs_update
 from ottla.raft.member import Member
-from ottla.raft.quorum import Key, Voter, VoterSet
+from ottla.raft.quorum import KRAFT_VERSION, Key, Voter, VoterSet
 from ottla.raft.roles import Change, Leader
 from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.ids import uuid_text
@@ -21,7 +21,6 @@ from ottla.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.quorum import KRaftVersionRecord
 from ottla.wire.schema import ZERO_UUID
 
-FEATURE = "kraft.version"
 CAUGHT_UP_WITHIN_MS = 3_600_000
 SOFTWARE = "ottla"
 
@@ -46,7 +45,7 @@ def _leading(member: Member, verb: str, now_ms: float) -> Leader:
         why = "Request timed out waiting for leader to establish HWM and fence previous voter changes"
         raise KafkaError(Error.REQUEST_TIMED_OUT, why)
     if (version := member.history.kraft_version) < 1:
-        why = f"Cluster doesn't support {verb} voter because the {FEATURE} feature is {version}"
+        why = f"Cluster doesn't support {verb} voter because the {KRAFT_VERSION} feature is {version}"
         raise KafkaError(Error.UNSUPPORTED_VERSION, why)
     at = member.history.voters_at
     if at is None or at >= role.watermark:
@@ -93,12 +92,13 @@ def added(member: Member, node_id: int, response: ApiVersionsResponse | None, no
     if response is None or error is not Error.NONE:
         why = f"Aborted add voter operation for since API_VERSIONS returned an error {error.name}"
         return _abandon(role, change, Error.REQUEST_TIMED_OUT, why)
-    versions = next(((f.min_version, f.max_version) for f in response.supported_features if f.name == FEATURE), (0, 0))
+    spoken = ((f.min_version, f.max_version) for f in response.supported_features if f.name == KRAFT_VERSION)
+    versions = next(spoken, (0, 0))
     level = member.history.kraft_version
     if not versions[0] <= level <= versions[1]:
         why = (
-            f"Aborted add voter operation for {spelled(change.key)} since the {FEATURE} range (min: {versions[0]}, max: "
-            f"{versions[1]} doesn't support the finalized version {level}"
+            f"Aborted add voter operation for {spelled(change.key)} since the {KRAFT_VERSION} range "
+            f"(min: {versions[0]}, max: {versions[1]} doesn't support the finalized version {level}"
         )
         return _abandon(role, change, Error.INVALID_REQUEST, why)
     if not _is_caught_up(role, change.key, now_ms):
@@ -170,7 +170,7 @@ def named_voters(member: Member, level: int) -> VoterSet:
     told = {**role.told, member.me.id: member.me}
     voters = [told.get(voter.id, voter) for voter in member.voters.voters]
     if any(voter.directory == ZERO_UUID or not voter.versions[0] <= level <= voter.versions[1] for voter in voters):
-        why = f"Invalid upgrade of {FEATURE} to KRAFT_VERSION_{level} because not all of the voters support it"
+        why = f"Invalid upgrade of {KRAFT_VERSION} to KRAFT_VERSION_{level} because not all of the voters support it"
         raise KafkaError(Error.INVALID_UPDATE_VERSION, why)
     return VoterSet(tuple(voters))
 
@@ -181,7 +181,7 @@ def upgrade(member: Member, level: int, now_ms: float) -> Change:
     assert isinstance(role, Leader)
     if role.watermark < 0 or role.change is not None:
         raise KafkaError(
-            Error.REQUEST_TIMED_OUT, f"{FEATURE} cannot be changed before what came before it is committed"
+            Error.REQUEST_TIMED_OUT, f"{KRAFT_VERSION} cannot be changed before what came before it is committed"
         )
     member.ready.notes.append(KRaftVersionRecord(kraft_version=level))
     role.change = Change(now_ms + member.timing.request_timeout_ms, member.key)

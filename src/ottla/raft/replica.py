@@ -60,6 +60,7 @@ from ottla.wire.messages.quorum import (
     EndQuorumEpochResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    NodeEndpoint,
     UpdateRaftVoterResponse,
     VoteRequest,
     VoteResponse,
@@ -78,7 +79,7 @@ POLLS: dict[type, Callable[[Member, Any, float], float]] = {
     Resigned: elections.poll_resigned,
 }
 
-# Where in an answer the one partition is, and who takes it up.
+# Who takes up what an answer says of the one partition.
 ANSWERS: dict[type, Callable[[Member, Send, Any, float], bool]] = {
     VoteResponse: elections.vote_answered,
     BeginQuorumEpochResponse: lambda member, send, answer, now_ms: True,  # who knows it fetches
@@ -165,10 +166,6 @@ class Replica:
         """What this replica knows to be committed. It never falls."""
         return self.member.high_watermark
 
-    @property
-    def leader_address(self) -> Address | None:
-        return self.member.leader_address()
-
     # --- what to do
 
     def take_ready(self, now_ms: float) -> Ready:
@@ -253,6 +250,10 @@ class Replica:
             key = Key(request.replica_id, asked.replica_directory_id)
             leading.hear_from(self.member, self.member.role, key, now_ms)
 
+    def where_leader_is(self, listener: str = "") -> list[NodeEndpoint]:
+        """For answers that name it; nothing if nobody knows."""
+        return elections.where(self.member, listener)
+
     def leader_refusal(self, epoch: int) -> Error | None:
         return leading.leader_refusal(self.member, epoch)
 
@@ -331,20 +332,21 @@ class Replica:
 
     def failed(self, number: int, now_ms: float) -> None:
         """No answer came: the connection was lost, or it took too long."""
-        send = self.member.connections.take(number)
-        if send is None:
-            return
-        if isinstance(send.request, ApiVersionsRequest):
-            reconfiguring.added(self.member, send.destination.id, None, now_ms)
-        self.member.connections.rest(send.destination.id, now_ms)
+        self._unanswered(number, now_ms)
 
     def refused(self, number: int, now_ms: float) -> None:
-        """Nobody listens there."""
+        """No answer will come: nobody listens there."""
+        send = self._unanswered(number, now_ms)
+        if send is not None:
+            following.refused(self.member, send, now_ms)
+
+    def _unanswered(self, number: int, now_ms: float) -> Send | None:
         send = self.member.connections.take(number)
-        if send is None:
-            return
-        self.member.connections.rest(send.destination.id, now_ms)
-        following.refused(self.member, send, now_ms)
+        if send is not None:
+            if isinstance(send.request, ApiVersionsRequest):
+                reconfiguring.added(self.member, send.destination.id, None, now_ms)
+            self.member.connections.rest(send.destination.id, now_ms)
+        return send
 
 
 def _only(response: Any) -> Any | None:

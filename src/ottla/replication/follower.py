@@ -428,7 +428,8 @@ class Fetcher:
             target = min(ended, target)
         elif known >= 0:
             target = min(ended, log.end_offset)  # an epoch that we never had: back to the one before, and ask again
-        log_.info("%s: cut from %d to %d, where epoch %d ended", log.name, log.end_offset, target, epoch)
+        if target < log.end_offset:
+            log_.info("%s: cut from %d to %d, where epoch %d ended", log.name, log.end_offset, target, epoch)
         await partition.cut(target)
 
     async def _find_place(self, followed: Followed) -> None:

@@ -165,14 +165,19 @@ class InSync:
             error = error_of(answer.error_code)
             if leadership.answered(proposed, error, answer.leader_epoch, answer.partition_epoch, answer.isr):
                 again[key] = leadership, proposed
-            self._count(leadership.partition, len(answer.isr) - sizes[key], error)
+            self._count(leadership.partition, answer.isr, sizes[key], error)
         self._put_back(again)
         return not again
 
-    def _count(self, partition: Partition, growth: int, error: Error) -> None:
-        if error is not Error.NONE:
-            self.failed += 1
-            log_.warning("%s: the controller refuses to change who is in sync: %s", partition.log.name, error.name)
+    def _count(self, partition: Partition, isr: list[int], size_before: int, error: Error) -> None:
+        name = partition.log.name
+        if error is Error.NONE:
+            self.expanded += len(isr) > size_before
+            self.shrunk += len(isr) < size_before
+            log_.info("%s: %s are in sync", name, tuple(isr))
+            return
+        self.failed += 1
+        if error is Error.NEW_LEADER_ELECTED:
+            log_.info("%s: the controller agrees, and lets another broker lead now", name)
         else:
-            self.expanded += growth > 0
-            self.shrunk += growth < 0
+            log_.warning("%s: the controller refuses to change who is in sync: %s", name, error.name)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.log.directory import DataDirectory, Key
@@ -153,7 +154,9 @@ class Moves:
                 await (move.copy.close() if move.stays else move.copy.drop())
         except (OSError, KafkaError) as error:
             log_.error("%s could not be moved to %s: %s", name, path, error)
-            if move.partition.log is not move.copy.log:
+            if move.partition.log is move.copy.log:
+                self._leave_behind(move)
+            else:
                 await move.copy.drop()
         finally:
             del self.under_way[move.partition.topic, move.partition.index]
@@ -179,6 +182,22 @@ class Moves:
         await copy.home.checkpoint()  # where it begins, which the old one knew
         await self._directories.home_of(copy.source).delete(partition.topic, partition.index)
         self._tell({(partition.topic_id, partition.index): self._directories.id_of(copy.log)})
+
+    def _leave_behind(self, move: Move) -> None:
+        """Something failed when the two had changed places. The old log lacks what is written from then on: nobody may find it
+        where a log of this partition is looked for, if the new disk fails too. It is kept under another name; but if the copy
+        is not safe, a start has to choose between the two."""
+        partition, source, copy = move.partition, move.copy.source, move.copy.log
+        home, name, path = self._directories.home_of(source), copy.name, move.target.path
+        if home.logs.get((partition.topic, partition.index)) is source:
+            if copy.synced_end >= source.end_offset:
+                with suppress(OSError):
+                    aside = home.set_aside(partition.topic, partition.index)
+                    log_.warning("%s is in %s all the same; what it left is in %s, and not needed", name, path, aside)
+            else:
+                home.leave_lying(partition.topic, partition.index)
+                log_.warning("%s is in %s, not safely yet; what it left stays in %s", name, path, source.directory)
+        self._tell({(partition.topic_id, partition.index): self._directories.id_of(copy)})
 
     def _switch(self, partition: Partition, copy: Copy) -> None:
         partition.come_to_rest()

@@ -165,7 +165,6 @@ class Partition:
         self.isr, self.partition_epoch = isr, partition_epoch
         if self.leadership is not None:
             self.leadership.agree()
-        log_.info("%s: %s are in sync", self.log.name, isr)
         self.settle()
         if self.leadership is not None:
             self.leadership.look_for_joiners()
@@ -442,11 +441,19 @@ class Partition:
                 *(self.log.name, offset, self.high_watermark.value),
             )
             self._fall_to(offset)
-        await self.log.truncate_to(offset)
+        try:
+            await self.log.truncate_to(offset)
+        except OSError as error:
+            self._write_failed(self.log, error)
+            raise storage_error(error)
 
     def begin_anew(self, offset: int) -> None:
         """The leader has nothing any more of what is here, and begins at `offset`."""
-        self.log.truncate_fully_and_start_at(offset)
+        try:
+            self.log.truncate_fully_and_start_at(offset)
+        except OSError as error:
+            self._write_failed(self.log, error)
+            raise storage_error(error)
         self._fall_to(offset)
 
     def _fall_to(self, offset: int) -> None:

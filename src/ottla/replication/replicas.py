@@ -54,7 +54,6 @@ class Hosted:
     __slots__ = (
         "id",
         "internal",
-        "looks_inside",
         "min_insync",
         "name",
         "partitions",
@@ -79,7 +78,6 @@ class Hosted:
         # Replicas that must not be brought to their brokers faster than these, or their leaders, are told.
         self.throttled: list[str] = effective["follower.replication.throttled.replicas"]
         self.throttled_at_leader: list[str] = effective["leader.replication.throttled.replicas"]
-        self.looks_inside = self.settings.compacts or self.settings.compression_type != "producer"
         for partition in self.partitions.values():
             partition.configure(self.settings, self.min_insync)
 
@@ -337,7 +335,9 @@ class Replicas:
 
     def _count_looking_inside(self) -> None:
         """While no topic of clients makes us look into batches, Produce need not ask any of them."""
-        self.looking_inside = sum(hosted.looks_inside and not hosted.internal for hosted in self.by_id.values())
+        self.looking_inside = sum(
+            hosted.settings.looks_inside and not hosted.internal for hosted in self.by_id.values()
+        )
 
     # --- following and being followed
 

@@ -29,6 +29,7 @@ from ottla.raft.snapshots import Damaged
 from ottla.rising import Rising
 from ottla.server.metadata_store import Loaded, MetadataStore
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.ids import uuid_text
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.quorum import FetchSnapshotRequest
 from ottla.wire.schema import Message
@@ -188,11 +189,24 @@ class Consensus:
         if replica.voters != self._voters:
             self._voters = replica.voters
             log.info("the voters of the metadata quorum are %s", list(self._voters.ids))
+            self._warn_of_lost_vote()
             self._hooks.voters()
         if replica.is_leader and not self._led:
             self._led = True
             self._hooks.leads()
         self.news.rise(self.news.value + 1)
+
+    def _warn_of_lost_vote(self) -> None:
+        """A disk that took the place of a lost one is another voter, and until it is one a majority has a member less."""
+        member = self.replica.member
+        old = next((voter for voter in member.voters.voters if voter.id == member.me.id), None)
+        if old is not None and not member.is_voter and not member.joins:
+            log.warning(
+                "this node does not vote, for its directory is not the one that does: `kafka-metadata-quorum "
+                "remove-controller --controller-id %d --controller-directory-id %s` takes that out, `add-controller` on this "
+                "host brings it in",
+                *(old.id, uuid_text(old.directory)),
+            )
 
     def _count_elections(self, role: Role) -> None:
         if isinstance(role, Candidate) and role is not self._stood:

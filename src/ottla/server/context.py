@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from ottla.coordination.transactions.states import Transactions
     from ottla.metadata.image import Image
     from ottla.replication.replicas import Replicas
+    from ottla.server.connection import Connection
     from ottla.server.coordinators import Coordinators
-    from ottla.server.listener import Connection
     from ottla.server.node import Node
 
 

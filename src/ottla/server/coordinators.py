@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from functools import lru_cache
 from struct import unpack
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ottla.coordination import consumer
 from ottla.coordination.group_coordinator import GroupCoordinator
 from ottla.coordination.groups import Groups
 from ottla.coordination.transaction_coordinator import TransactionCoordinator
@@ -69,7 +71,7 @@ class Coordinators(Generic[State]):
         producer: ProducerKey | None = None,
     ) -> Coroutine[Any, Any, Reply]:
         """Let the machine decide that this group, or transactional id, belongs to. Raises what the client is to be told."""
-        who = (ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.version)
+        who = (ctx.client_id or "", f"/{ctx.client_host}", ctx.version)
         return self.shard_of(name).decide(decide, request, who, producer)
 
     def ask(self, name: str, decide: Decide[State, Request, Reply], request: Request) -> Coroutine[Any, Any, Reply]:
@@ -161,8 +163,15 @@ def group_coordinators(node: Node) -> Coordinators[Groups]:
     def new_machine() -> GroupCoordinator:
         return GroupCoordinator(Groups(config, lambda: node.quorum.image, node.world.random))
 
-    async def nothing(_shard: Shard[Groups], order: Any) -> None:
-        raise AssertionError(f"groups order nothing, but one did: {order}")
+    evaluates = asyncio.Lock()  # however many groups have expressions: one slice in a turn of the loop
+
+    async def evaluate(shard: Shard[Groups], order: consumer.Evaluating) -> None:
+        is_over = False
+        while not is_over:
+            async with evaluates:
+                is_over = order.evaluation.go_on()
+                await asyncio.sleep(0)
+        shard.carry_out_all([lambda: consumer.resolve(shard.state, order, shard.moment())])
 
     kind = Kind(
         topic=CONSUMER_OFFSETS,
@@ -170,7 +179,7 @@ def group_coordinators(node: Node) -> Coordinators[Groups]:
         new_machine=new_machine,
         codec=lambda: int(config["offsets.topic.compression.codec"]),
         commit_timeout_s=lambda: config["offsets.commit.timeout.ms"] / 1000,
-        see_to=nothing,
+        see_to=evaluate,
     )
     return Coordinators(node, kind)
 

@@ -1,4 +1,5 @@
-"""Topics that are made because somebody named them, where this node is not the one to decide: the controller is asked.
+"""Topics that are made because somebody named them: what they are made with, and, where this node is not the one to decide,
+how the controller is asked.
 
 Clients that start together name the same topics together. What nobody waits for is collected for a moment; what somebody
 waits for is asked for once, however many wait.
@@ -12,7 +13,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.client.connection import Lost
+from ottla.config import BrokerConfig
 from ottla.metadata.controller import NewTopic
+from ottla.metadata.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from ottla.server.controller import LINGER_S
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -27,6 +30,30 @@ log = logging.getLogger("ottla.controller")
 WAITING_S = 5.0
 READING_S = 2.0
 LOOK_S = 0.01
+
+# The internal topics: where the settings about them begin, and what every one of them is created with.
+INTERNAL_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    CONSUMER_OFFSETS: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
+    TRANSACTION_STATE: (
+        "transaction.state.log",
+        {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
+    ),
+    SHARE_GROUP_STATE: (
+        "share.coordinator.state.topic",
+        {"cleanup.policy": "delete", "compression.type": "producer", "retention.ms": "-1"},
+    ),
+}
+
+
+def auto_topic(name: str, config: BrokerConfig) -> NewTopic:
+    """Counts come from the settings; the internal topics have their own."""
+    if name not in INTERNAL_SETTINGS:
+        return NewTopic(name, config["num.partitions"], config["default.replication.factor"])
+    prefix, configs = INTERNAL_SETTINGS[name]
+    configs = {**configs, "segment.bytes": str(config[f"{prefix}.segment.bytes"])}
+    if name != CONSUMER_OFFSETS:
+        configs["min.insync.replicas"] = str(config[f"{prefix}.min.isr"])
+    return NewTopic(name, config[f"{prefix}.num.partitions"], config[f"{prefix}.replication.factor"], configs=configs)
 
 
 class Creation:

@@ -22,12 +22,13 @@ from ottla.config import BrokerConfig
 from ottla.server.context import Context
 from ottla.server.forwarding import Call, forwarding, may_forward
 from ottla.server.refusals import answer_to
+from ottla.wire.allowance import Overlarge
 from ottla.wire.codec import Malformed, decoder
 from ottla.wire.frames import API_VERSIONS, read_request_header
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
-    from ottla.server.listener import Connection
+    from ottla.server.connection import Connection
 
 log = logging.getLogger("ottla.server")
 
@@ -251,12 +252,24 @@ class Exchange(Context):
         self.connection.answered(self)
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Overlarge):
+            self._refuse(error)
+            return
         if self.handler.guarded and isinstance(error, Exception):
             self._finish(answer_to(error, self._request, self.version))
             return
         self._coroutine = self._waiting = None
         log.error("%s version %d failed", self.handler.name, self.version, exc_info=error)
         self.connection.abort(f"{self.handler.name} could not be answered")
+
+    def _refuse(self, error: Overlarge) -> None:
+        """What came before is answered, what came after is not: answers have no gaps."""
+        self._coroutine = self._waiting = None
+        connection = self.connection
+        log.warning("%s v%d of %s is not answered: %s", self.handler.name, self.version, connection.peer_host, error)
+        while connection.exchanges and (last := connection.exchanges.pop()) is not self:
+            last.cancel()
+        connection.refuse(str(error))
 
     def cancel(self) -> None:
         """The connection is gone. `finally` blocks of the handler run; nobody wants its answer."""

@@ -13,6 +13,9 @@ from ottla.wire.schema import Layout, ListOf
 
 Codes = Callable[[Any], list[int]]
 
+# What the fields with errors are called.
+ERRORS = frozenset({"error_code", "partition_error_code"})
+
 
 def error_codes(answer: Layout) -> Codes:
     """The function that lists the error codes other than 0 in an answer of this class."""
@@ -28,8 +31,8 @@ def source_of(answer: Layout) -> str:
 def _visits(layout: Layout, name: str, depth: int) -> Iterator[str]:
     indent, here = "    " * (depth + 1), f"{name}{depth}"
     for field in layout.fields:
-        if field.name == "error_code":
-            yield f"{indent}if {here}.error_code: found.append({here}.error_code)"
+        if field.name in ERRORS:
+            yield f"{indent}if {here}.{field.name}: found.append({here}.{field.name})"
         elif isinstance(field.kind, ListOf) and isinstance(field.kind.element, Layout):
             inside = list(_visits(field.kind.element, name, depth + 1))
             if inside:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client.connection import check
 from ottla.metadata import controller
+from ottla.metadata.brokers import NO_EPOCH
 from ottla.metadata.controller import Registration
 from ottla.metadata.features import SERVED
 from ottla.metadata.image import Delta, Endpoint, Image
@@ -69,7 +70,9 @@ class Membership:
         self._node = node
         self._config = node.config
         self._incarnation = node.world.random.randbytes(16)
-        self._wants_to_serve = self._wants_to_go = self._is_disowned = False
+        self._wants_to_serve = self._wants_to_go = False
+        # Unregistered by somebody while it runs: no client is sent here any more.
+        self.is_disowned = False
         self._answer = BrokerHeartbeatResponse()
         self._unheard = 0
         self._heard = asyncio.Event()
@@ -104,9 +107,17 @@ class Membership:
             self._beating = self._node.spawn(self._beat())
             await self._node.quorum.committed_end.reaches(self.broker_epoch + 1)
 
+    @property
+    def _left_behind(self) -> int:
+        """The epoch that a clean stop has left behind. It vouches for nothing if logs are shorter than it left them: this
+        broker is then not to lead by what it has, where another has all of it."""
+        directories = self._node.directories
+        epoch = directories.clean_epoch
+        return NO_EPOCH if epoch is None or directories.is_shortened else epoch
+
     def _join_at_once(self, controllers: list[Endpoint], doors: list[Endpoint]) -> None:
         me, active, directories = self._config.node_id, self._node.controller, self._node.directories
-        rules, clean_epoch = active.rules, directories.clean_epoch
+        rules = active.rules
         active.submit(lambda image: controller.register_controller(image, me, self._incarnation, controllers))
         if "broker" not in self._config["process.roles"]:
             return
@@ -118,7 +129,7 @@ class Membership:
             endpoints=doors,
             directories=directories.ids,
             rack=self._config["broker.rack"],
-            previous_epoch=-1 if clean_epoch is None else clean_epoch,
+            previous_epoch=self._left_behind,
         )
         active.submit(lambda image: controller.register_broker(image, who, rules))
         self.broker_epoch = active.written.brokers[me].epoch
@@ -131,7 +142,7 @@ class Membership:
             self._beating = self._node.spawn(self._beat())
 
     async def _register(self, doors: list[Endpoint]) -> None:
-        node, clean_epoch = self._node, self._node.directories.clean_epoch
+        node = self._node
         request = BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=node.directories.cluster_id,
@@ -140,7 +151,7 @@ class Membership:
             features=_features(),
             rack=self._config["broker.rack"],
             log_dirs=list(node.directories.ids),
-            previous_broker_epoch=-1 if clean_epoch is None else clean_epoch,
+            previous_broker_epoch=self._left_behind,
         )
         deadline = node.loop.time() + self._config["initial.broker.registration.timeout.ms"] / 1000
         while self.broker_epoch < 0:
@@ -226,15 +237,15 @@ class Membership:
         if answer.error_code == Error.STALE_BROKER_EPOCH.code:
             self._find_out_why_stale()
         check(answer.error_code)
-        self._answer, self._unheard, self._is_disowned = answer, 0, False
+        self._answer, self._unheard, self.is_disowned = answer, 0, False
         self._node.disks.heard(request.offline_log_dirs)
         self._heard.set()
 
     def _find_out_why_stale(self) -> None:
         """Somebody else has our place, or nobody has: then this node goes on, as Apache Kafka's does, for it may vote."""
         known = self._node.quorum.image.brokers.get(self._config.node_id)
-        if known is None and not self._is_disowned:
-            self._is_disowned = True
+        if known is None and not self.is_disowned:
+            self.is_disowned = True
             log.error("broker %d was unregistered: it serves nobody until it is started again", self._config.node_id)
         if known is not None and known.incarnation != self._incarnation:
             self._node.fail(KafkaError(Error.STALE_BROKER_EPOCH, "another process registered as this broker"))

@@ -16,13 +16,15 @@ node serves; the picture it is made from is frozen, so it can be written out a l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig
 from ottla.log import retention
 from ottla.log.directories import Directories
-from ottla.log.directory import make_durable_directory
+from ottla.log.directory import METADATA_LOG, make_durable_directory
 from ottla.log.files import OpenFiles
 from ottla.log.identity import (
     MetaProperties,
@@ -31,27 +33,36 @@ from ottla.log.identity import (
     write_meta_properties,
     write_topic_id,
 )
-from ottla.log.log import Log
+from ottla.log.log import Appended, Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LONG_MAX, LogSettings
 from ottla.metadata.controller import format_records
 from ottla.metadata.decisions import Versioned
 from ottla.metadata.image import Delta, Image
 from ottla.metadata.records import frame, unframe
+from ottla.metadata.replay import replay
 from ottla.metadata.snapshot import records_of
-from ottla.metadata.topics import CLUSTER_METADATA as TOPIC
 from ottla.raft import snapshots
 from ottla.raft.history import History
 from ottla.raft.quorum import QuorumState, VoterSet
 from ottla.raft.snapshots import Damaged, SnapshotId
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import random_id
-from ottla.wire.messages.quorum import KRaftVersionRecord, LeaderChangeMessage, SnapshotHeaderRecord
+from ottla.wire.messages.quorum import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotHeaderRecord,
+)
 from ottla.wire.records import Batch, Record, batches, build_control, crc_ok, iterate, look
 from ottla.wire.schema import Message
 from ottla.world import World
 
-TOPIC_ID = bytes(15) + b"\x01"
+log = logging.getLogger("ottla.quorum")
+
+T = TypeVar("T")
+
 QUORUM_STATE = "quorum-state"
 COMMITTED = "committed-offset"
 # So much of the log is replayed in one go: thousands of partitions, a tenth of a second.
@@ -77,8 +88,9 @@ class MetadataStore:
         self._config = config
         self._world = world
         self._disk = world.disk
+        self._relieve = directories.relieve
         self._home = config.metadata_log_dir
-        self.path = f"{self._home}/{TOPIC}-0"
+        self.path = f"{self._home}/{METADATA_LOG}"
         self.cluster_id = directories.cluster_id
         self.directory_id = self._identify(directories)
         self.log: Log
@@ -122,7 +134,7 @@ class MetadataStore:
             values = [frame(record, version) for record, version in format_records()]
             self._write(bootstrap, values, 0, 0, VoterSet(), now_ms)
         if read_topic_id(self._disk, self.path) is None:
-            write_topic_id(self._disk, self.path, TOPIC_ID)
+            write_topic_id(self._disk, self.path, METADATA_TOPIC_ID)
 
     def _has_history(self) -> bool:
         return any(name.endswith(".log") or name == QUORUM_STATE for name in self._disk.names(self.path))
@@ -156,16 +168,21 @@ class MetadataStore:
         self.log.load(clean=False, recovery_point=max(self._snapshots, default=NOTHING).end_offset)
         self._load_snapshot(loaded)
         self._noted_end = self._read_noted()
-        end = max(self.log.end_offset, self.snapshot_end)
-        self.is_sound = self.log.corrupt_batches == 0 and end >= self._noted_end
         self._let_go_of_what_a_snapshot_replaced(loaded.image)
         loaded.snapshot = loaded.image
         for image, _ in self.replay(loaded.snapshot, self.log.end_offset, loaded.history):
             loaded.image = image
+        self.is_sound = self._is_whole(loaded.history.voters)
         state = f"{self.path}/{QUORUM_STATE}"
         if self._disk.exists(state):
             loaded.state = QuorumState.of_json(self._disk.read(state))
         return loaded
+
+    def _is_whole(self, voters: VoterSet) -> bool:
+        """Whether nothing is missing that others may have. Who has always been alone has the only copy, as good as it is."""
+        is_alone = voters.ids == (self._config.node_id,)
+        has_all = max(self.log.end_offset, self.snapshot_end) >= self._noted_end
+        return has_all and (is_alone or self.log.corrupt_batches == 0)
 
     def _let_go_of_what_a_snapshot_replaced(self, image: Image) -> None:
         """A snapshot that reaches further than the log, or is of a later epoch than all of it, was a leader's: whatever is
@@ -192,7 +209,8 @@ class MetadataStore:
         )
         world = self._world
         return Log(
-            world.disk, OpenFiles(world.disk), self.path, TOPIC, 0, settings, world.now_ms, world.random, TOPIC_ID
+            *(world.disk, OpenFiles(world.disk), self.path, METADATA_TOPIC, 0, settings),
+            *(world.now_ms, world.random, METADATA_TOPIC_ID),
         )
 
     def _found_snapshots(self) -> list[SnapshotId]:
@@ -226,7 +244,7 @@ class MetadataStore:
             if isinstance(message, SnapshotHeaderRecord):
                 self.last_timestamp = message.last_contained_log_timestamp
         records = (unframe(value) for _, values in whole for value in values)
-        return image.replay(records, found.end_offset - 1, found.epoch)[0], notes
+        return replay(image, records, found.end_offset - 1, found.epoch)[0], notes
 
     def replay(self, image: Image, end: int, history: History | None = None) -> Iterator[tuple[Image, Delta]]:
         """The pictures from `image` up to `end`, a stretch of the log at a time; `history` learns what is new to it."""
@@ -244,7 +262,7 @@ class MetadataStore:
                 if history is not None:
                     self.last_timestamp = batch.max_timestamp
                     self.bytes_since_snapshot += batch.size
-            image, delta = image.replay(records, batch.last_offset, batch.leader_epoch)
+            image, delta = replay(image, records, batch.last_offset, batch.leader_epoch)
             yield image, delta
 
     def _stretches(self, offset: int, end: int) -> Iterator[list[tuple[Batch, memoryview]]]:
@@ -314,8 +332,28 @@ class MetadataStore:
 
     # --- writing
 
+    def _with_room(self, write: Callable[..., T], *what: Any) -> T:
+        """The last room of a full disk is kept for this."""
+        try:
+            return write(*what)
+        except (OSError, KafkaError) as error:
+            self._make_room(error)
+            return write(*what)
+
+    async def _with_room_away(self, write: Callable[..., Awaitable[T]], *what: Any) -> T:
+        try:
+            return await write(*what)
+        except (OSError, KafkaError) as error:
+            self._make_room(error)
+            return await write(*what)
+
+    def _make_room(self, error: Exception) -> None:
+        if not self._relieve(error):
+            raise error
+        log.error("the disk is full: records are refused until there is room, the metadata goes on")
+
     def write_state(self, state: QuorumState, kraft_version: int, voters: VoterSet) -> None:
-        self._disk.replace(f"{self.path}/{QUORUM_STATE}", state.to_json(kraft_version, voters))
+        self._with_room(self._disk.replace, f"{self.path}/{QUORUM_STATE}", state.to_json(kraft_version, voters))
 
     async def note_committed(self, end: int) -> None:
         """Write down, now and then, what no start of this voter may find missing. A crash never takes it: it is synced."""
@@ -339,11 +377,15 @@ class MetadataStore:
         return self._append(snapshots.batch_of(values, self.end_offset, epoch, now_ms), epoch, now_ms)
 
     def _append(self, batch: bytes, epoch: int, now_ms: int) -> int:
-        appended = self.log.append(memoryview(batch), Origin.RAFT, epoch, now_ms)
-        self.log.publish()
+        appended = self._with_room(self._write_to_log, memoryview(batch), epoch, now_ms)
         self.bytes_since_snapshot += len(batch)
         self.last_timestamp = now_ms
         return appended.last_offset
+
+    def _write_to_log(self, batch: memoryview, epoch: int, now_ms: int) -> Appended:
+        appended = self.log.append(batch, Origin.RAFT, epoch, now_ms)
+        self.log.publish()
+        return appended
 
     def append_copies(self, records: bytes, epoch_max: int) -> Iterator[tuple[int, Message]]:
         """Append batches that a leader numbered, telling the control records among them as soon as they are in the log.
@@ -354,8 +396,7 @@ class MetadataStore:
             is_next = batch.base_offset == self.end_offset and batch.leader_epoch <= epoch_max
             if not is_next or not crc_ok(records, at, batch.size):
                 raise KafkaError(Error.CORRUPT_MESSAGE, f"the batch at offset {batch.base_offset} cannot be appended")
-            self.log.append(data, Origin.RAFT, batch.leader_epoch, now_ms)
-            self.log.publish()
+            self._with_room(self._write_to_log, data, batch.leader_epoch, now_ms)
             self.bytes_since_snapshot += batch.size
             self.last_timestamp = batch.max_timestamp
             if batch.is_control:
@@ -365,7 +406,7 @@ class MetadataStore:
         await self.log.flush()
 
     async def truncate(self, offset: int) -> None:
-        await self.log.truncate_to(offset)
+        await self._with_room_away(self.log.truncate_to, offset)
 
     # --- a snapshot of the leader's
 
@@ -378,8 +419,9 @@ class MetadataStore:
         data, self._incoming = bytes(self._incoming), bytearray()
         for _ in snapshots.read(data):
             pass
-        await self._disk.away(self._keep_snapshot, f"{self.path}/{snapshot.file_name}", data)
-        self.log.truncate_fully_and_start_at(snapshot.end_offset)
+        path = f"{self.path}/{snapshot.file_name}"
+        await self._with_room_away(self._disk.away, self._keep_snapshot, path, data)
+        self._with_room(self.log.truncate_fully_and_start_at, snapshot.end_offset)
         self._snapshots = sorted({*self._snapshots, snapshot})
         self.snapshot_end, self.bytes_since_snapshot = snapshot.end_offset, 0
         return self.read_snapshot(snapshot)

@@ -29,11 +29,13 @@ from ottla.replication.replicas import Replicas
 from ottla.server import limits
 from ottla.server.channel import ControllerChannel
 from ottla.server.cluster_readings import declare_cluster_readings
+from ottla.server.connection import Connection
 from ottla.server.controller import Controller
 from ottla.server.coordinators import group_coordinators, transaction_coordinators
 from ottla.server.creation import Creation
 from ottla.server.disks import Disks
 from ottla.server.dispatch import HANDLERS, ON_CONTROLLER
+from ottla.server.fetch_sessions import FetchSessions
 from ottla.server.group_readings import declare_group_readings
 from ottla.server.handlers import (
     api_versions,
@@ -63,14 +65,13 @@ from ottla.server.handlers import (
     voters,
 )
 from ottla.server.limits import Limits
-from ottla.server.listener import Connection, Listener
+from ottla.server.listener import Listener
 from ottla.server.markers import Markers
 from ottla.server.measures import NodeMetrics
 from ottla.server.membership import Membership
 from ottla.server.peers import Peers
 from ottla.server.quorum import Quorum
 from ottla.server.quotas import Quotas
-from ottla.server.sessions import Sessions
 from ottla.server.tick import Tick
 from ottla.server.upkeep import Upkeep
 from ottla.server.watch import Watch
@@ -83,6 +84,8 @@ log = logging.getLogger("ottla.node")
 
 # So much later than its timeout a transaction may be aborted without being called late.
 LATE_MS = 5 * 60 * 1000
+# Of many logs that are not as they should be, so many are named.
+NAMED_MAX = 10
 # How long the controller may take to change who is in sync before it is asked again.
 ALTERING_S = 10.0
 
@@ -108,7 +111,7 @@ class Node:
         self.features = SERVED
         self.tick = Tick(self.loop, self.fail)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
-        self.sessions = Sessions(
+        self.fetch_sessions = FetchSessions(
             slots=config["max.incremental.fetch.session.cache.slots"],
             eviction_s=config["min.incremental.fetch.session.eviction.ms"] / 1000,
             rng=world.random,
@@ -214,6 +217,7 @@ class Node:
         for warning in self.config.warnings:
             log.warning("%s", warning)
         await self.world.disk.away(self.directories.open)
+        await self.directories.look_at_tails()
         self.disks.obey()
         self.quorum.listen(self._follow)
         self.config.listen(self._settings_changed)
@@ -233,7 +237,9 @@ class Node:
         self._declare_readings()
         self._warn()
         self.is_ready = True
-        log.info("node %d serves %s after %.2f s", self.config.node_id, self.addresses, time.perf_counter() - began)
+        role = "serves" if "broker" in self.config["process.roles"] else "is a controller at"
+        seconds = time.perf_counter() - began
+        log.info("node %d %s %s after %.2f s", self.config.node_id, role, self.addresses, seconds)
 
     async def _serve(self, *, is_controller: bool) -> None:
         for listener in self.listeners:
@@ -263,8 +269,8 @@ class Node:
 
     @property
     def addresses(self) -> str:
-        """Where clients find this node."""
-        doors = (listener for listener in self.listeners if not listener.is_controller)
+        """Where clients find this node; a mere controller has nothing for them, and is found by other nodes."""
+        doors = [door for door in self.listeners if not door.is_controller] or self.listeners
         return ", ".join(f"{listener.host or '*'}:{listener.port}" for listener in doors)
 
     async def stop(self) -> None:
@@ -311,7 +317,7 @@ class Node:
             self.membership.tell_places(places)
         self.groups.follow(new, delta)
         self.transactions.follow(new, delta)
-        self.peers.follow(delta)
+        self.peers.follow(old, delta)
         self.markers.follow(new, delta)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
@@ -342,6 +348,11 @@ class Node:
                 *(loading.logs, loading.took_ms / 1000, "a clean" if loading.clean else "an unclean"),
                 *(loading.scanned_bytes >> 20, loading.truncated_bytes),
             )
+            if loading.shortened:
+                told = ", ".join(
+                    f"{name} at {end} instead of {known}" for name, end, known in loading.shortened[:NAMED_MAX]
+                )
+                log.error("%d logs end before what was known to be in them: %s", len(loading.shortened), told)
             self.measures.recovery.value += loading.took_ms / 1000
             self.measures.recovered_bytes.value += loading.scanned_bytes
             self.measures.truncated_bytes.value += loading.truncated_bytes
@@ -352,7 +363,7 @@ class Node:
         """Numbers that somebody knows already are read when they are asked for."""
         measures, quorum = self.measures, self.quorum
         measures.topics.read = lambda: len(quorum.image.topics)
-        measures.fetch_sessions.read = lambda: len(self.sessions)
+        measures.fetch_sessions.read = lambda: len(self.fetch_sessions)
         measures.metadata_offset.read = lambda: quorum.image.offset
         measures.metadata_epoch.read = lambda: quorum.epoch
         measures.metadata_end.read = lambda: quorum.store.end_offset

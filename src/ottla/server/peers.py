@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.connection import Connection, Lost
 from ottla.config import BrokerConfig
-from ottla.metadata.image import Delta
+from ottla.metadata.image import Delta, Image
 from ottla.server.quorum import Quorum
 from ottla.wire.schema import Message
 from ottla.world import World
@@ -29,6 +29,10 @@ AGAIN_S = 0.05
 AGAIN_MAX_S = 0.5
 JITTER = 0.2
 OPENING_MS = "socket.connection.setup.timeout.ms"
+# The controller knows by then whether a broker is gone that can be known to be gone.
+DOUBT_S = 0.5
+# Clients move to other leaders by then, away from a broker that is thought dead.
+FAREWELL_S = 2.0
 
 
 class Place(NamedTuple):
@@ -59,6 +63,7 @@ class Line:
         self._place: Place | None = None
         self._failures = 0
         self._again_at = 0.0
+        self._in_doubt_until: float | None = None
 
     async def ask(self, request: Message, timeout_s: float) -> Any:
         """The answer. OSError (mostly `Lost`) when there is none; KafkaError when the other side does not know the API."""
@@ -79,6 +84,16 @@ class Line:
         """Return when the line that was last asked on is lost."""
         if self._connection is not None:
             await self._connection.over()
+
+    def is_in_doubt(self) -> bool:
+        """Whether the other side was lost a moment ago, without a word, and is not there again."""
+        if self._connection is None or not self._connection.closed:
+            self._in_doubt_until = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._in_doubt_until is None:
+            self._in_doubt_until = now + DOUBT_S
+        return now < self._in_doubt_until
 
     def close(self) -> None:
         """Whoever waits for an answer is told; the next question opens the line again."""
@@ -164,6 +179,7 @@ class Peers:
         self._world = world
         self._quorum = quorum
         self._lines: dict[tuple[str, object], Line] = {}
+        self._left_until: dict[int, float] = {}
         quorum.connect(self.line_to)
 
     def line(self, purpose: str, broker_id: int, *, concurrent: bool = False) -> Line:
@@ -178,12 +194,29 @@ class Peers:
         places = [Place(host, port)]
         return self._line(purpose, places[0], lambda: places, concurrent)
 
-    def follow(self, delta: Delta) -> None:
+    def follow(self, old: Image, delta: Delta) -> None:
         """A broker that is thought dead will not answer: who asked it is told at once, and looks for those that took over."""
         gone = {broker_id for broker_id, broker in delta.brokers.items() if broker is None or broker.fenced}
+        until = asyncio.get_running_loop().time() + FAREWELL_S
+        self._left_until.update((each, until) for each in gone if (was := old.broker(each)) and not was.fenced)
         for (_, whom), line in self._lines.items():
             if whom in gone:
                 line.close()
+
+    def in_doubt(self) -> set[int]:
+        """Brokers from which we copied until a moment ago: are they gone?"""
+        return {
+            whom
+            for (purpose, whom), line in self._lines.items()
+            if purpose == "replica" and isinstance(whom, int) and line.is_in_doubt()
+        }
+
+    def just_left(self) -> list[int]:
+        """Brokers that were alive a moment ago."""
+        if self._left_until:
+            now = asyncio.get_running_loop().time()
+            self._left_until = {each: until for each, until in self._left_until.items() if now < until}
+        return list(self._left_until)
 
     def close(self) -> None:
         lines, self._lines = list(self._lines.values()), {}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ottla.config import BrokerConfig
 from ottla.log.directories import WrongDirectory
 from ottla.log.identity import BadIdentity, read_meta_properties
+from ottla.raft.quorum import NOBODY, VoterSet
 from ottla.raft.snapshots import Damaged
 from ottla.server.disks import DiskFailed
 from ottla.server.exposition import LoopProbe, node_routes, start_http
@@ -29,6 +30,9 @@ log = logging.getLogger("ottla.node")
 
 # Collections of the youngest objects are rare enough not to be felt; requests leave no cycles behind.
 YOUNG_OBJECTS = 50_000
+# A node that is not ready after this long says what it waits for, and again after twice as long each time.
+SILENT_S = 3.0
+SILENT_S_MAX = 60.0
 # Threads that wait for the disk. They are made when needed; file systems serve many syncs that wait together at once.
 DISK_THREADS = 8
 
@@ -79,7 +83,7 @@ async def _serve(properties: Mapping[str, str], options: Options, beside: Beside
     if options.metrics_port is not None:
         await _expose(node, options)
     try:
-        await node.start()
+        await _start(node)
     except (OSError, KafkaError, WrongDirectory, BadIdentity, Damaged) as error:
         node.directories.release()
         raise CannotStart(_one_line(_explained(error, node))) from error
@@ -95,12 +99,56 @@ def _check_formatted(node: Node) -> None:
     """A node by itself makes its directories ready; those of a cluster must be given the same id of the cluster first."""
     paths = node.config.log_dirs
     if node.config.is_one_of_several and not any(_has_identity(node, path) for path in paths):
-        # Voters that the file names are fixed; else it must be said who they are, or that this node is to join others.
-        voters = "" if node.config["controller.quorum.voters"] else " --no-initial-controllers"
         raise CannotStart(
-            f"{paths[0]} is not formatted: a node of a cluster must be told which one, for example "
-            f"`kafka-storage format --cluster-id ID --config server.properties{voters}`, with the same ID on every node"
+            f"{paths[0]} is not formatted: a node of a cluster must be told which one. {_how_to_format(node.config)}; "
+            "the ID is the same on every node, `kafka-storage random-uuid` makes one"
         )
+
+
+def _how_to_format(config: BrokerConfig) -> str:
+    """Voters that the file names are fixed, and brokers have no vote; else somebody must say who the first voters are."""
+    command = "kafka-storage format --cluster-id ID --config server.properties"
+    if config["controller.quorum.voters"] or "controller" not in config["process.roles"]:
+        return f"Say `{command}`"
+    return (
+        f"If it joins a cluster that is there, or its disk was lost: `{command} --no-initial-controllers`. If it is one of "
+        f"the first controllers of a new cluster: `{command} --initial-controllers NODE@HOST:PORT:DIRECTORY,...`, the same "
+        "on each of them, with ids of directories that you make up like that of the cluster"
+    )
+
+
+async def _start(node: Node) -> None:
+    """Nobody should have to guess from a silent log what a node waits for."""
+    starting, patience_s = asyncio.create_task(node.start()), SILENT_S
+    try:
+        while not (await asyncio.wait([starting], timeout=patience_s))[0]:
+            log.warning("not ready yet: %s", _waits_for(node))
+            patience_s = min(2 * patience_s, SILENT_S_MAX)
+    finally:
+        starting.cancel()
+    await starting
+
+
+def _waits_for(node: Node) -> str:
+    quorum = node.quorum
+    if not quorum.is_started:
+        return "the directories are being opened"
+    if quorum.leader_id != NOBODY:
+        return f"node {quorum.leader_id} leads the metadata quorum, and this node takes over what it knows"
+    if quorum.voters.voters:
+        return f"the metadata quorum has no leader; most of its voters must run: {_where(quorum.voters)}"
+    servers = ", ".join(node.config["controller.quorum.bootstrap.servers"])
+    return (
+        f"nobody at {servers} (controller.quorum.bootstrap.servers) knows a leader of the metadata quorum; "
+        "the first controllers of a new cluster are formatted with --initial-controllers"
+    )
+
+
+def _where(voters: VoterSet) -> str:
+    return ", ".join(
+        " ".join([f"node {voter.id}", *(f"at {address.host}:{address.port}" for address in voter.addresses[:1])])
+        for voter in voters.voters
+    )
 
 
 def _has_identity(node: Node, path: str) -> bool:
@@ -128,10 +176,16 @@ async def _until_the_end(node: Node, told: asyncio.Event, beside: Beside) -> int
     return 0
 
 
+def _why_not_ready(node: Node) -> str | None:
+    if not node.is_ready:
+        return "the node is starting or stopping"
+    return "the broker was unregistered, and must be started again" if node.membership.is_disowned else None
+
+
 async def _expose(node: Node, options: Options) -> None:
     """Before anything is loaded: whoever supervises the node sees that it lives and is not ready yet."""
     assert options.metrics_port is not None
-    routes = node_routes(node.measures.render, lambda: None if node.is_ready else "the node is starting or stopping")
+    routes = node_routes(node.measures.render, lambda: _why_not_ready(node))
     try:
         await start_http(options.metrics_host, options.metrics_port, routes)
     except OSError as error:
@@ -164,8 +218,15 @@ def _explained(error: Exception, node: Node) -> str:
         )
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename}: choose another directory with --data"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} cannot be a directory, because a file is in its way: choose another with --data"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"{error.strerror}: is a broker already running there? Choose another address with --listen"
+    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{error.strerror}: this machine has no such address. Choose one of its own with --listen, 0.0.0.0 for all of "
+            "them; where clients reach it from elsewhere is told them by --set advertised.listeners=PLAINTEXT://HOST:PORT"
+        )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left for {error.filename or node.config.log_dirs[0]}: make room or choose another --data"
     return str(error)

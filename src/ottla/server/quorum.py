@@ -31,10 +31,12 @@ from typing import Any, TypeVar
 
 from ottla.config import BrokerConfig
 from ottla.config import Endpoint as Listener
+from ottla.config.listeners import PROTOCOLS
 from ottla.log.directories import Directories
 from ottla.metadata.decisions import RECORDS_PER_REQUEST_MAX, Versioned
 from ottla.metadata.image import Delta, Endpoint, Image
 from ottla.metadata.records import PartitionRecord
+from ottla.metadata.replay import replay
 from ottla.raft.quorum import NOBODY, Address, Voter, VoterSet
 from ottla.raft.roles import Resigned
 from ottla.rising import Rising
@@ -50,7 +52,6 @@ Follow = Callable[[Image, Image, Delta], Awaitable[None]]
 Step = tuple[Image, Delta]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-PROTOCOL_CODES = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class Quorum:
     @property
     def is_alone(self) -> bool:
         """Whether nobody else has a say: what this node decides is decided."""
-        return self.voters.ids == (self._config.node_id,)
+        return self.voters.ids == (self._config.node_id,) and self.consensus.replica.member.is_sound
 
     @property
     def leads(self) -> bool:
@@ -194,7 +195,7 @@ class Quorum:
             for start in range(0, len(records), RECORDS_PER_REQUEST_MAX):
                 batch = records[start : start + RECORDS_PER_REQUEST_MAX]
                 last = self._append_batch(batch)
-                self.written, delta = self.written.replay([record for record, _ in batch], last, self.written.epoch)
+                self.written, delta = replay(self.written, [record for record, _ in batch], last, self.written.epoch)
                 steps.append((self.written, delta))
         except KafkaError:
             if steps:  # in the log, whoever is refused: everybody has to follow it
@@ -207,12 +208,7 @@ class Quorum:
         if self._directories.is_full and any(isinstance(record, PartitionRecord) for record, _ in batch):
             raise KafkaError(Error.KAFKA_STORAGE_ERROR, "the disk is full: there is no room for new partitions")
         try:
-            try:
-                return self.store.append_records(batch, self.written.epoch)
-            except (OSError, KafkaError) as error:
-                if not self._directories.relieve(error):
-                    raise
-                return self.store.append_records(batch, self.written.epoch)
+            return self.store.append_records(batch, self.written.epoch)
         except OSError as error:
             raise KafkaError(Error.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error}") from error
 
@@ -348,7 +344,11 @@ class Quorum:
         loaded = self.store.load(fixed)
         self._check_voters(loaded)
         self._replayed = self._committed = self.written = loaded.snapshot
-        if loaded.history.voters.ids == (self._config.node_id,):
+        if not self.store.is_sound:
+            log.error(
+                "%s was damaged: this node elects nobody until a leader has sent what is missing", self.store.path
+            )
+        elif loaded.history.voters.ids == (self._config.node_id,):
             self._replayed = self._committed = self.written = loaded.image  # nobody else could say otherwise
         hooks = Hooks(
             leads=self._begin_to_lead,
@@ -449,4 +449,4 @@ class Quorum:
 
 
 def endpoint(listener: Listener, port: int) -> Endpoint:
-    return Endpoint(listener.name, listener.host or socket.gethostname(), port, PROTOCOL_CODES[listener.protocol])
+    return Endpoint(listener.name, listener.host or socket.gethostname(), port, PROTOCOLS.index(listener.protocol))

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ottla.server.failures import ERRORS
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages import RESPONSES
 from ottla.wire.schema import Field, Layout, ListOf, Message
@@ -27,7 +28,6 @@ ALIASES = {"partition_index": "partition", "user": "name", "topic_name": "name"}
 # Where a request says nothing but names: DeleteTopics before version 6, DescribeGroups, FindCoordinator, or but numbers.
 BARE = {"name", "group_id", "key", "transactional_id"}
 BARE_NUMBERS = {"partition_index", "partition", "partition_id"}
-ERRORS = {"error_code", "partition_error_code"}
 # AlterUserScramCredentials and AlterReplicaLogDirs ask in several lists for what is answered in one.
 IN_SEVERAL: dict[int, Callable[[Any], list[Any]]] = {
     51: lambda request: [*request.deletions, *request.upsertions],

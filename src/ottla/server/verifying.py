@@ -127,10 +127,11 @@ async def ask(node: Node, entrant: Entrant, verdicts: dict[Place, Verdict]) -> N
 
 
 async def _ask(node: Node, entrant: Entrant, places: tuple[Place, ...]) -> dict[Place, Error]:
-    if not entrant.transactional_id:
-        return dict.fromkeys(places, Error.INVALID_REQUEST)
     try:
         coordinator = node.transactions.leader_of(entrant.transactional_id)
+        if not entrant.transactional_id:
+            # Any coordinator would say so, but only where there is one: clients that hear of none come back.
+            return dict.fromkeys(places, Error.INVALID_REQUEST)
         if coordinator != node.config.node_id:
             return await _ask_elsewhere(node, coordinator, entrant, places)
         return await node.transactions.ask(entrant.transactional_id, adding.admit, _question(entrant, places))

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.metadata import periodic
+from ottla.metadata import controller
 from ottla.metadata.controller import Decision
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.cluster import ApiVersionsRequest
 
 if TYPE_CHECKING:
-    from ottla.server.listener import ControllerConnection
+    from ottla.server.connection import ControllerConnection
     from ottla.server.node import Node
 
 log = logging.getLogger("ottla.controller")
@@ -118,7 +118,7 @@ class Watch:
     def _fence_overdue(self) -> None:
         active, rules = self._node.controller, self._node.controller.rules
         for broker_id, epoch in self._sessions.overdue(active.now_ms()):
-            fenced = active.decide(partial(periodic.fence_silent, broker_id=broker_id, epoch=epoch, rules=rules))
+            fenced = active.decide(partial(controller.fence_silent, broker_id=broker_id, epoch=epoch, rules=rules))
             self._sessions.end(broker_id)
             self._adrift.discard(broker_id)
             if fenced:
@@ -128,9 +128,9 @@ class Watch:
         """Give leaderships back to those who come first, and let somebody lead where the topic prefers that to nobody."""
         config = self._node.config
         if config["auto.leader.rebalance.enable"] and self._is_due("leader.imbalance.check.interval.seconds", 1):
-            await self._elect(periodic.return_leaderships)
+            await self._elect(controller.return_leaderships)
         if self._is_due("unclean.leader.election.interval.ms", 1000):
-            await self._elect(periodic.elect_uncleanly)
+            await self._elect(controller.elect_uncleanly)
 
     def _is_due(self, setting: str, per_second: int) -> bool:
         now_s = self._node.loop.time()

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.identity import MetaProperties, write_meta_properties
 from ottla.metadata.image import Partition
+from ottla.server.connection import Connection
 from ottla.server.dispatch import HANDLERS, Exchange, dispatch
-from ottla.server.listener import Connection
 from ottla.server.node import Node
 from ottla.server.refusals import refusal
 from ottla.testing.faults import Rule

@@ -18,6 +18,7 @@ from ottla.wire.codec import Data, Encoder, Malformed, Part, encode_parts, encod
 from ottla.wire.messages import REQUESTS
 from ottla.wire.primitives import skip_tags
 from ottla.wire.schema import Layout, Message
+from ottla.wire.told import KEYS, telling
 
 API_VERSIONS = 18
 SIZE = struct.Struct(">i")
@@ -92,7 +93,7 @@ def add_response(
 
 def _learn(response: type[Message], version: int) -> tuple[bytes, Encoder]:
     head = TAGGED_HEAD if _response_has_tags(response, version) else PLAIN_HEAD
-    RESPONDING[response, version] = head, encoder(response, version)
+    RESPONDING[response, version] = head, (telling if response.key in KEYS else encoder)(response, version)
     return RESPONDING[response, version]
 
 

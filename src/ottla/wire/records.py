@@ -212,6 +212,12 @@ def set_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
 
 
+def set_max_timestamp(batch: bytearray, largest: int) -> None:
+    """Say what the producer should have said, inside the CRC."""
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, largest)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+
+
 def set_producer(
     batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> None:
@@ -232,6 +238,29 @@ def iterate(batch: Bytes, *, inflated_max: int = INFLATED_BYTES_MAX) -> Iterator
     """The records of the batch at the start of `batch`, unpacked when the first is asked for. No CRC is checked."""
     head = look(batch)
     return _walk(head, memoryview(batch)[HEADER_BYTES : head.size], min(inflated_max, INFLATED_BYTES_MAX))
+
+
+def largest_timestamp(batch: Bytes, *, inflated_max: int = INFLATED_BYTES_MAX) -> int:
+    """Of the records, whatever the header says, without a look at anything else in them."""
+    head = look(batch)
+    data = inflate(head.codec, memoryview(batch)[HEADER_BYTES : head.size], min(inflated_max, INFLATED_BYTES_MAX))
+    position, latest = 0, -_INT64_MAX
+    try:
+        for _ in range(head.count):
+            length, position = _number(data, position)
+            number = data[position + 1]  # behind the attributes
+            if number & 0x80:
+                number, _ = _wide(data, position + 2, 10)
+            if (delta := (number >> 1) ^ -(number & 1)) > latest:
+                latest = delta
+            if length < _RECORD_BYTES_MIN - 1:
+                raise _invalid(f"a record cannot have a length of {length}")
+            position += length
+    except IndexError:
+        raise _invalid(f"the records end before the {head.count} that the batch states")
+    if head.base_timestamp + latest > _INT64_MAX:
+        raise _invalid("a timestamp out of range")
+    return max(head.base_timestamp + latest, NO_TIMESTAMP)
 
 
 def recompress(

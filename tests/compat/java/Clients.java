@@ -62,6 +62,7 @@ public class Clients {
             case "cluster" -> OUT.println(admin.describeCluster().clusterId().get() + "\t" + admin.describeCluster().nodes().get().size()
                 + "\t" + admin.describeCluster().controller().get().id());
             case "logdirs" -> logdirs();
+            case "removemembers" -> removeMembers(words[1], words[2]);
             default -> throw new IllegalArgumentException(words[0]);
         }
     }
@@ -142,6 +143,27 @@ public class Clients {
             for (var directory : broker.values())
                 for (var replica : directory.replicaInfos().entrySet())
                     OUT.println(replica.getKey() + "\t" + replica.getValue().size() + "\t" + replica.getValue().isFuture());
+    }
+
+    /** Those with these instance ids, with the fate of each; everybody when none is named. */
+    static void removeMembers(String group, String instances) throws Exception {
+        if (instances.isEmpty()) {
+            admin.removeMembersFromConsumerGroup(group, new RemoveMembersFromConsumerGroupOptions()).all().get();
+            return;
+        }
+        List<MemberToRemove> members = Arrays.stream(instances.split(",")).map(MemberToRemove::new).toList();
+        var options = new RemoveMembersFromConsumerGroupOptions(members);
+        options.reason("they will not come back");
+        var result = admin.removeMembersFromConsumerGroup(group, options);
+        for (MemberToRemove member : members) {
+            String fate = "removed";
+            try {
+                result.memberResult(member).get();
+            } catch (ExecutionException failed) {
+                fate = failed.getCause().getClass().getSimpleName();
+            }
+            OUT.println(member.groupInstanceId() + "\t" + fate);
+        }
     }
 
     static Properties settings(String text) {

@@ -241,6 +241,7 @@ async def test_offsets_can_be_deleted(tmp_path: Path) -> None:
 
 @on_loop
 async def test_without_the_topic_there_is_no_coordinator(tmp_path: Path) -> None:
+    """OFF-02: aiokafka looks at partitions alone, and begins at 0 where it is told of none."""
     async with serving(tmp_path) as served:
         client = await served.connect()
         await served.topic("t")
@@ -248,7 +249,9 @@ async def test_without_the_topic_there_is_no_coordinator(tmp_path: Path) -> None
         assert committed(await client.call(commit_request({("t", 0): 1}), 9)) == {("t", 0): error}
         assert (await client.call(fetch_request({"t": [0]}, 9), 9)).groups[0].error_code == error
         assert (await client.call(fetch_request({"t": [0]}, 7), 7)).error_code == error
-        assert fetched(await client.call(fetch_request({"t": [0]}, 1), 1), 1) == {("t", 0): (-1, -1, "", error)}
+        for version in range(1, 8):
+            answer = await client.call(fetch_request({"t": [0]}, version), version)
+            assert fetched(answer, version) == {("t", 0): (-1, -1, "", error)}
 
 
 @on_loop

@@ -230,7 +230,7 @@ async def test_an_incremental_fetch_tells_only_news(tmp_path: Path) -> None:
         gone = [FetchRequest.ForgottenTopic(topic="t", partitions=[1])]
         await client.produce("t", batch(b"w"), index=1)
         assert told(await session(client, first.session_id, 4, {}, forgotten_topics_data=gone)) == {}
-        assert len(served.node.sessions) == 1
+        assert len(served.node.fetch_sessions) == 1
 
 
 @on_loop

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from desk import on_loop
-from ottla.metadata.image import TOPIC
-from ottla.server.handlers.finding import GROUP, SHARE, TRANSACTION
+from ottla.metadata.image import TOPIC, Image
+from ottla.metadata.records import PartitionRecord, RegisterBrokerRecord, TopicRecord
+from ottla.metadata.replay import replay
+from ottla.server.handlers.finding import GROUP, SHARE, TRANSACTION, find_coordinator
 from ottla.wire.errors import Error
 from ottla.wire.messages.groups import FindCoordinatorRequest
 from served import serving
@@ -48,6 +52,22 @@ async def test_no_transaction_begins_with_fewer_brokers_than_copies(
         assert found.error_code == Error.COORDINATOR_NOT_AVAILABLE.code
         assert (found.node_id, found.host, found.port) == (-1, "", -1)
         assert "transaction.state.log.replication.factor" in caplog.text
+
+
+@pytest.mark.parametrize(("fenced", "listener"), [(True, "PLAINTEXT"), (False, "INSIDE")])
+@on_loop
+async def test_a_coordinator_that_cannot_be_reached_is_not_told(fenced: bool, listener: str) -> None:
+    """It is fenced, or has no address on the listener that the client came in on."""
+    topic_id, endpoint = b"t" * 16, RegisterBrokerRecord.BrokerEndpoint(name="PLAINTEXT", host="here", port=1)
+    records = [
+        RegisterBrokerRecord(broker_id=1, end_points=[endpoint], fenced=fenced),
+        TopicRecord(name="__consumer_offsets", topic_id=topic_id),
+        PartitionRecord(partition_id=0, topic_id=topic_id, replicas=[1], isr=[1], leader=1),
+    ]
+    ctx: Any = SimpleNamespace(image=replay(Image(), records, 3, 1)[0], listener=listener, version=4)
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    (found,) = (await find_coordinator(request, ctx)).coordinators
+    assert (found.error_code, found.node_id) == (Error.COORDINATOR_NOT_AVAILABLE.code, -1)
 
 
 @pytest.mark.parametrize("version", range(7))

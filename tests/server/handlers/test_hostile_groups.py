@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from desk import on_loop
+from ottla.coordination import subscriptions
+from ottla.coordination.subscriptions import Evaluation
 from ottla.wire.errors import Error
 from ottla.wire.messages.commits import OffsetCommitRequest, OffsetFetchRequest
 from ottla.wire.messages.groups import (
@@ -28,6 +30,7 @@ from ottla.wire.messages.groups import (
 )
 from served import Client, serving
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
 ONE = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
 # A catastrophe lasts for hours. Processor time: how long others keep this process waiting is not what is measured.
 STALL_S = 2.0
@@ -86,6 +89,20 @@ async def join(client: Client, group: str, metadata: bytes = b"", name: str = "r
     told = await client.call(join_request(group, "", metadata, name), 9)
     assert told.error_code == Error.MEMBER_ID_REQUIRED.code
     return await client.call(join_request(group, told.member_id, metadata, name), 9)
+
+
+@pytest.mark.parametrize(("version", "told"), [(3, ""), (6, ""), (7, None), (9, None)])
+@on_loop
+async def test_a_protocol_without_a_name_is_told_as_none(version: int, told: str | None, tmp_path: Path) -> None:
+    """As Apache Kafka: null where it may be null, whether or not there is an agreement."""
+    async with serving(tmp_path, settings=ONE) as served:
+        client = await served.connect()
+        await made(client)
+        joined = await client.call(join_request("g", name=""), version)
+        if joined.error_code == Error.MEMBER_ID_REQUIRED.code:
+            assert joined.protocol_name == told
+            joined = await client.call(join_request("g", joined.member_id, name=""), version)
+        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, told)
 
 
 def beat(group: str, member: str, **said: Any) -> ConsumerGroupHeartbeatRequest:
@@ -164,6 +181,43 @@ async def test_expressions_that_take_for_ever_elsewhere_do_not_stall_the_node(tm
             await client.call(again, 1)
             group = served.node.groups.shard_of(f"g{number}").state.by_id[f"g{number}"]
             assert group.regexes[expressions[number]].topics == {"a" * 100}  # type: ignore[attr-defined]
+
+
+@on_loop
+async def test_groups_with_expressions_share_one_slice_of_every_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are, and whoever asks for something else is answered meanwhile."""
+    turn, turns, go_on = 0, [], Evaluation.go_on
+
+    def noted(evaluation: Evaluation) -> bool:
+        turns.append(turn)
+        return go_on(evaluation)
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Evaluation, "go_on", noted)
+    monkeypatch.setattr(subscriptions, "SLICE_WORK", 1)
+    async with serving(tmp_path) as served:
+        for number in range(20):
+            await served.topic(f"t{number}")
+        client = await served.connect()
+        await made(client)
+        counting = asyncio.create_task(count())
+        for number in range(10):
+            assert (await client.call(beat(f"g{number}", "m", subscribed_topic_regex="t.*"), 1)).error_code == 0
+        while len(turns) < 10 * 23:  # one for each expression, for each of 21 topics, and one to see that it is over
+            await client.call(DescribeGroupsRequest(groups=["g0"]), 5)
+        await client.call(DescribeGroupsRequest(groups=["g0"]), 5)
+        counting.cancel()
+        assert len(turns) == len(set(turns)) == 10 * 23
+        for number in range(10):
+            group = served.node.groups.shard_of(f"g{number}").state.by_id[f"g{number}"]
+            assert len(group.regexes["t.*"].topics) == 20  # type: ignore[attr-defined]
 
 
 @on_loop

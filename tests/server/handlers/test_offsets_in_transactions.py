@@ -128,6 +128,19 @@ async def test_offsets_hold_when_their_transaction_does(tmp_path: Path, adds: bo
             assert await stable(client) == holds
 
 
+@pytest.mark.parametrize("adds", [True, False])
+@on_loop
+async def test_an_empty_id_is_refused_by_a_coordinator_and_not_before_there_is_one(tmp_path: Path, adds: bool) -> None:
+    """TXN-05: who hears that there is no coordinator looks for one, and only then hears that the request makes no sense."""
+    async with serving(tmp_path, SMALL) as served:
+        await served.topic("t")
+        producer = Producer(await served.connect(), adds)
+        for kind, error in ((0, Error.COORDINATOR_NOT_AVAILABLE), (TRANSACTION, Error.INVALID_REQUEST)):
+            find = FindCoordinatorRequest(key_type=kind, coordinator_keys=["g"])
+            assert (await producer.client.call(find, 4)).coordinators[0].error_code == 0
+            assert await producer.commit(5, transactional_id="") == [error.code]
+
+
 @on_loop
 async def test_a_transaction_that_is_open_outlives_a_restart(tmp_path: Path) -> None:
     """TXN-10, TRAP-53: pending offsets are read back, and the marker decides about them."""

@@ -202,6 +202,19 @@ async def test_many_transactions_in_one_request(tmp_path: Path, version: int) ->
 
 
 @on_loop
+async def test_a_transaction_that_a_request_names_twice(tmp_path: Path) -> None:
+    """TXN-04: each is answered for its own partitions, and all that are said to be in there are."""
+    async with serving(tmp_path, SMALL) as served:
+        client = await coordinated(served)
+        producer = await initialised(client)
+        wanted = [of_broker(ID, producer, index, verify_only=False) for index in (0, 1)]
+        answer = await client.call(AddPartitionsToTxnRequest(transactions=wanted), 5)
+        added = [each.topic_results[0].results_by_partition[0] for each in answer.results_by_transaction]
+        assert [(each.partition_index, each.partition_error_code) for each in added] == [(0, 0), (1, 0)]
+        assert [each.partitions for each in (await state_of(client)).topics] == [[0, 1]]
+
+
+@on_loop
 async def test_offsets_of_a_group_belong_to_a_transaction(tmp_path: Path) -> None:
     """The partition is that of the group, whether the topic is there yet or not."""
     async with serving(tmp_path, SMALL) as served:

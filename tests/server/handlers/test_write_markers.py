@@ -113,11 +113,25 @@ async def test_a_marker_without_a_producer_is_no_marker(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await served.topic("t")
         client = await served.connect()
-        for odd in (marker(("t", 0), id=-1), marker(("t", 0), epoch=-1), marker(("t", 0), version=-1)):
+        for odd in (marker(("t", 0), ("t", 9), id=-1), marker(("t", 0), ("t", 9), epoch=-1)):
             assert set((await write(client, odd)).values()) == {Error.UNKNOWN_SERVER_ERROR}
         assert served.partition("t").log.end_offset == 0
         assert await write(client, marker(("t", 0), id=-5)) == {(-5, "t", 0): Error.NONE}
         assert not served.partition("t").log.producers.entries, "there is nobody of that number"
+
+
+@on_loop
+async def test_a_marker_of_no_generation_is_refused_for_itself(tmp_path: Path) -> None:
+    """As Apache 4.3.1: where it would be written, and nobody else."""
+    async with serving(tmp_path) as served:
+        await served.topic("t", 2)
+        client = await served.connect()
+        assert await write(client, marker(("t", 0), ("t", 9), version=-1), marker(("t", 1), id=6)) == {
+            (ID, "t", 0): Error.UNKNOWN_SERVER_ERROR,
+            (ID, "t", 9): Error.UNKNOWN_TOPIC_OR_PARTITION,
+            (6, "t", 1): Error.NONE,
+        }
+        assert [served.partition("t", index).log.end_offset for index in (0, 1)] == [0, 1]
 
 
 @on_loop

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ottla.coordination import subscriptions
 from ottla.coordination.machine import Caller, Decision, Moment
+from ottla.coordination.subscriptions import Evaluation
 from ottla.coordination.transactions.states import NAMES, TopicPartition, Transaction, Transactions, by_topic
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
@@ -75,17 +76,24 @@ class Filter(NamedTuple):
         )
 
 
-def listed(states: Iterable[Transactions], wanted: Filter, wall_ms: int) -> list[Listed]:
-    """The ids of these partitions that are wanted."""
-    found = [known for state in states for known in state.by_id.values() if wanted.passes(known, wall_ms)]
-    if wanted.pattern:
-        names = subscriptions.matching(wanted.pattern, [known.transactional_id for known in found])
-        found = [known for known in found if known.transactional_id in names]
+def passing(states: Iterable[Transactions], wanted: Filter, wall_ms: int) -> list[Transaction]:
+    """What these partitions know of ids that are wanted, as far as the pattern does not matter."""
+    return [known for state in states for known in state.by_id.values() if wanted.passes(known, wall_ms)]
+
+
+def matching(known: Iterable[Transaction], wanted: Filter) -> Evaluation:
+    """Which of their ids match the pattern: long work, to be done in slices."""
+    return Evaluation([wanted.pattern] if wanted.pattern else [], [each.transactional_id for each in known])
+
+
+def listed(known: Iterable[Transaction], matched: Evaluation) -> list[Listed]:
+    names = next(iter(matched.found.values()), None)
     return [
         Listed(
-            transactional_id=known.transactional_id,
-            producer_id=known.producer_id,
-            transaction_state=NAMES[known.state],
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            transaction_state=NAMES[each.state],
         )
-        for known in found
+        for each in known
+        if names is None or each.transactional_id in names
     ]

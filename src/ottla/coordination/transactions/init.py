@@ -132,7 +132,7 @@ def _renew(
     """The next epoch; the same again for who asks again; another producer id where there are no more epochs."""
     request, last = initiating.request, state.last_epochs.get(known.transactional_id, NONE)
     brought = request.producer_epoch
-    if brought not in (NONE, known.epoch) and (brought != last or last == NONE):
+    if brought not in (NONE, known.epoch, last):
         return Decision(refused(Error.PRODUCER_FENCED, caller.version))
     now, before = Identity(known.producer_id, known.epoch + 1), brought
     if brought not in (NONE, known.epoch) and known.epoch <= EXHAUSTED:

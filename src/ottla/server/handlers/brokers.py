@@ -15,9 +15,9 @@ from ottla.metadata.directories import Assigned, Place
 from ottla.metadata.features import CONTROLLER_REGISTRATION
 from ottla.metadata.heartbeats import Standing, noted
 from ottla.metadata.image import Endpoint, FeatureRange, Image
+from ottla.server.connection import ControllerConnection
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
-from ottla.server.listener import ControllerConnection
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.brokers import (
     AllocateProducerIdsRequest,

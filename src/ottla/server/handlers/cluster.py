@@ -6,17 +6,14 @@ Versions: 1 can ask for controllers instead of brokers (KIP-919), 2 for fenced b
 from __future__ import annotations
 
 from ottla.metadata.image import Broker, Image
+from ottla.server.access import CLUSTER_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error
-from ottla.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.messages.cluster import NO_OPERATIONS, DescribeClusterRequest, DescribeClusterResponse
 
 BROKERS, CONTROLLERS = 1, 2
 KINDS = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
-
-# What may be done to a cluster, and to a topic, as bits of the operations that Kafka's access rules know.
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def alive_on(image: Image, listener: str) -> list[Broker]:
@@ -40,7 +37,7 @@ async def describe_cluster(request: DescribeClusterRequest, ctx: Context) -> Des
     here = CONTROLLERS if ctx.is_to_controller else BROKERS
     if request.endpoint_type != here:
         return _wrong_kind(request.endpoint_type, here, ctx.version)
-    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
     answer = DescribeClusterResponse(
         cluster_id=ctx.image.cluster_id, endpoint_type=here, cluster_authorized_operations=operations
     )

@@ -23,6 +23,7 @@ from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.server.context import Context
 from ottla.server.coordinators import partition_of
 from ottla.server.dispatch import serves
+from ottla.server.portions import Portions
 from ottla.server.shard import ProducerKey, told
 from ottla.server.verifying import Entrant, Manner, admit
 from ottla.wire.errors import Error, KafkaError
@@ -173,8 +174,10 @@ async def offset_fetch(request: OffsetFetchRequest, ctx: Context) -> OffsetFetch
             else [OffsetFetchRequest.Group.Topic(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
         )
         return _as_one_group(await _fetch(group, request.require_stable, ctx))
-    groups = [await _fetch(group, request.require_stable, ctx) for group in request.groups]
-    return OffsetFetchResponse(groups=groups)
+    portions = Portions(OffsetFetchResponse, len(request.groups), ctx)
+    for group in request.groups:
+        await portions.add(group.group_id, await _fetch(group, request.require_stable, ctx))
+    return portions.answer
 
 
 async def _fetch(group: OffsetFetchRequest.Group, require_stable: bool, ctx: Context) -> OffsetFetchResponse.Group:

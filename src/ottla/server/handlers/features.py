@@ -7,8 +7,8 @@ feature (KIP-1022). All are changed or none. What is finalised is told by ApiVer
 from __future__ import annotations
 
 from ottla.metadata import controller
-from ottla.metadata.features import KRAFT_VERSION
 from ottla.metadata.upgrades import SAFE_DOWNGRADE, UPGRADE, Update
+from ottla.raft.quorum import KRAFT_VERSION
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError

@@ -27,8 +27,8 @@ from ottla.replication.partition import Partition
 from ottla.rising import Rising
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.fetch_sessions import NO_SESSION, Key, Plan, Session, Wanted
 from ottla.server.leaders import FETCH_SINCE, tell_leaders_to_reader
-from ottla.server.sessions import NO_SESSION, Key, Plan, Session, Wanted
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.schema import ZERO_UUID
@@ -55,7 +55,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 @serves(FetchRequest, versions="4-18", guarded=False)
 async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
     try:
-        plan = ctx.node.sessions.plan(request, ctx.version)
+        plan = ctx.node.fetch_sessions.plan(request, ctx.version)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading = Reading(plan, request, ctx)
@@ -77,7 +77,7 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
         return FetchResponse(error_code=error.code, session_id=plan.session.id if plan.session else NO_SESSION)
     if charging is not None:
         wait_ms, may_send = charging.fetched(ctx, reading.bytes_read)
-        response = reading.response() if may_send else ctx.node.sessions.without_records(plan)
+        response = reading.response() if may_send else ctx.node.fetch_sessions.without_records(plan)
         response.throttle_time_ms = wait_ms
     else:
         response = reading.response()

@@ -14,8 +14,8 @@ from ottla.metadata.controller import NewTopic, create_topics
 from ottla.metadata.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from ottla.server.context import Context
 from ottla.server.coordinators import partition_of
+from ottla.server.creation import auto_topic
 from ottla.server.dispatch import serves
-from ottla.server.handlers.metadata import auto_topic
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.ids import uuid_bytes
 from ottla.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse

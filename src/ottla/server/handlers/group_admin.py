@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from ottla.coordination import listing
 from ottla.coordination.checks import check_named, check_served
+from ottla.server.access import GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
+from ottla.server.portions import Portions
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.cluster import NO_OPERATIONS
 from ottla.wire.messages.groups import (
-    NO_OPERATIONS,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DeleteGroupsRequest,
@@ -23,9 +25,6 @@ from ottla.wire.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-
-# What may be done to a group, as bits: read, delete, describe, describe its settings, alter them.
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @serves(ListGroupsRequest, versions="0-5")
@@ -45,7 +44,7 @@ async def list_groups(request: ListGroupsRequest, ctx: Context) -> ListGroupsRes
 @serves(DescribeGroupsRequest, versions="0-6")
 async def describe_groups(request: DescribeGroupsRequest, ctx: Context) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    answer = DescribeGroupsResponse()
+    portions = Portions(DescribeGroupsResponse, len(request.groups), ctx)
     for group_id in request.groups:
         try:
             group = await ctx.groups.decide(group_id, listing.describe, group_id, ctx)
@@ -53,14 +52,14 @@ async def describe_groups(request: DescribeGroupsRequest, ctx: Context) -> Descr
                 group.authorized_operations = operations
         except KafkaError as error:
             group = DescribeGroupsResponse.Group(group_id=group_id, error_code=error.code)
-        answer.groups.append(group)
-    return answer
+        await portions.add(group_id, group)
+    return portions.answer
 
 
 @serves(ConsumerGroupDescribeRequest, versions="0-1")
 async def consumer_group_describe(request: ConsumerGroupDescribeRequest, ctx: Context) -> ConsumerGroupDescribeResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    answer = ConsumerGroupDescribeResponse()
+    portions = Portions(ConsumerGroupDescribeResponse, len(request.group_ids), ctx)
     for group_id in request.group_ids:
         try:
             check_served(ctx.image)
@@ -70,8 +69,8 @@ async def consumer_group_describe(request: ConsumerGroupDescribeRequest, ctx: Co
         except KafkaError as error:
             said = error.message if error.error is Error.GROUP_ID_NOT_FOUND else None
             group = ConsumerGroupDescribeResponse.Group(group_id=group_id, error_code=error.code, error_message=said)
-        answer.groups.append(group)
-    return answer
+        await portions.add(group_id, group)
+    return portions.answer
 
 
 @serves(DeleteGroupsRequest, versions="0-2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ottla.coordination import doors
 from ottla.coordination.checks import check_consumer, check_join, check_named, check_sync
+from ottla.coordination.classic_rebalance import nameless, refused_join
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
@@ -37,11 +38,11 @@ SAYS_ALL = (
 async def join_group(request: JoinGroupRequest, ctx: Context) -> JoinGroupResponse:
     try:
         check_join(request, ctx.node.config)
-        return await ctx.groups.decide(request.group_id, doors.join, request, ctx)
+        answer = await ctx.groups.decide(request.group_id, doors.join, request, ctx)
     except KafkaError as error:
-        nameless = None if ctx.version >= 7 else ""
-        who = "" if error.error in SAYS_ALL else request.member_id
-        return JoinGroupResponse(error_code=error.code, protocol_name=nameless, member_id=who)
+        answer = refused_join(error.error, "" if error.error in SAYS_ALL else request.member_id, ctx.version)
+    answer.protocol_name = answer.protocol_name or nameless(ctx.version)  # members may agree on one that has no name
+    return answer
 
 
 @serves(SyncGroupRequest, versions="0-5")

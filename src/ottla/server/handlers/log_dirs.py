@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
-from ottla.log.directory import METADATA_TOPIC, DataDirectory
+from ottla.log.directory import DataDirectory
 from ottla.log.moving import Copy
 from ottla.replication.moves import Moves
 from ottla.server.context import Context
@@ -20,6 +20,7 @@ from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.wire.messages.placement import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from ottla.wire.messages.quorum import METADATA_TOPIC
 
 Listed = DescribeLogDirsResponse.Directory
 

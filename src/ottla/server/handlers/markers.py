@@ -46,7 +46,7 @@ def _stage(
         wanted.transaction_result,
         wanted.transaction_version,
     )
-    places, impossible = _places(wanted), _is_impossible(wanted)
+    places, impossible = _places(wanted), _is_impossible(wanted) or wanted.transaction_version < 0
     told, staged = codes.setdefault(wanted.producer_id, {}) if places else {}, []
     for place in places:
         try:
@@ -64,7 +64,7 @@ def _places(wanted: WriteTxnMarkersRequest.Marker) -> dict[tuple[str, int], None
 
 def _is_impossible(wanted: WriteTxnMarkersRequest.Marker) -> bool:
     """Kafka cannot even make a batch of it."""
-    return -1 in (wanted.producer_id, wanted.producer_epoch) or wanted.transaction_version < 0
+    return -1 in (wanted.producer_id, wanted.producer_epoch)
 
 
 def _is_for_topics(wanted: WriteTxnMarkersRequest.Marker, ctx: Context) -> bool:

@@ -4,6 +4,11 @@ Metadata versions: 0 takes no topics for all of them, 1 null for all and tells t
 5 offline replicas, 6 LISTENER_NOT_FOUND, 7 leader epochs, 8 authorized operations, 10 topic ids in answers, 12 in requests,
 13 an error of its own.
 
+A broker that was killed is known to be gone some tens of milliseconds later, and clients ask at once when they lose a leader:
+an answer that names one whose connections to us have just broken waits for that moment. And it is still listed for a while,
+though it leads nothing. librdkafka would hear of the old leader, and ask again after a second; and it takes another second if
+the broker that it is moving away from vanishes meanwhile.
+
 A topic that does not exist is created soon, if client and broker allow it; the answer says that it is not known, as
 Apache Kafka's does, and the client asks again. Brokers are told by the address of the listener that the client came in
 on.
@@ -11,48 +16,36 @@ on.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 
-from ottla.config import BrokerConfig
 from ottla.metadata.controller import NewTopic
-from ottla.metadata.image import Image, Partition, Topic
+from ottla.metadata.image import Broker, Image, Partition, Topic
 from ottla.metadata.topics import (
-    CLUSTER_METADATA,
-    CONSUMER_OFFSETS,
-    SHARE_GROUP_STATE,
-    TRANSACTION_STATE,
     check_name,
     is_internal,
 )
+from ottla.server.access import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from ottla.server.context import Context
+from ottla.server.creation import auto_topic
 from ottla.server.dispatch import serves
-from ottla.server.handlers.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, alive_on, controller_for_clients
+from ottla.server.handlers.cluster import alive_on, controller_for_clients
 from ottla.server.quotas import Mutations
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.cluster import NO_OPERATIONS
 from ottla.wire.messages.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from ottla.wire.messages.quorum import METADATA_TOPIC
 from ottla.wire.schema import ZERO_UUID
 
-NOT_ASKED = -(2**31)
+# How often to look whether there is another leader in the place of one that may be gone.
+LOOK_S = 0.01
 PAGE_SETTING = "max.request.partition.size.limit"
-
-# The internal topics: where the settings about them begin, and what every one of them is created with.
-INTERNAL_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
-    CONSUMER_OFFSETS: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
-    TRANSACTION_STATE: (
-        "transaction.state.log",
-        {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
-    ),
-    SHARE_GROUP_STATE: (
-        "share.coordinator.state.topic",
-        {"cleanup.policy": "delete", "compression.type": "producer", "retention.ms": "-1"},
-    ),
-}
 
 Described = DescribeTopicPartitionsResponse.Topic
 
@@ -66,6 +59,9 @@ async def metadata(request: MetadataRequest, ctx: Context) -> MetadataResponse:
     if refusal is not None:
         return _refused(request, refusal)
     topics, missing = _wanted(request, ctx)
+    while (doubtful := ctx.node.peers.in_doubt()) and _names(topics, doubtful):
+        await _another_picture(ctx)
+        topics, missing = _wanted(request, ctx)
     if missing:
         _create_missing(request, [topic.name or "" for topic in missing], ctx)
     image = ctx.image
@@ -79,13 +75,29 @@ async def metadata(request: MetadataRequest, ctx: Context) -> MetadataResponse:
                 port=broker.endpoints[ctx.listener].port,
                 rack=broker.rack,
             )
-            for broker in alive
+            for broker in [*alive, *_just_left(ctx)]
         ],
         cluster_id=image.cluster_id,
         controller_id=controller_for_clients(ctx, alive),
         topics=[*topics, *missing],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NO_OPERATIONS,
     )
+
+
+async def _another_picture(ctx: Context) -> None:
+    """Or nobody is in doubt any more. An answer about ten thousand partitions is not made anew at every look."""
+    image = ctx.image
+    while ctx.image is image and ctx.node.peers.in_doubt():
+        await asyncio.sleep(LOOK_S)
+
+
+def _just_left(ctx: Context) -> list[Broker]:
+    left = (ctx.image.broker(each) for each in ctx.node.peers.just_left())
+    return [broker for broker in left if broker is not None and broker.fenced and ctx.listener in broker.endpoints]
+
+
+def _names(topics: list[MetadataResponse.Topic], leaders: set[int]) -> bool:
+    return any(partition.leader_id in leaders for topic in topics for partition in topic.partitions)
 
 
 def _refusal(request: MetadataRequest, version: int) -> Error | None:
@@ -110,7 +122,7 @@ def _wanted(
     request: MetadataRequest, ctx: Context
 ) -> tuple[list[MetadataResponse.Topic], list[MetadataResponse.Topic]]:
     """Answers for the topics that are there, or asked for by id, and for names that nobody has."""
-    image, operations = ctx.image, TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    image, operations = ctx.image, TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
     if request.topics is None or (ctx.version == 0 and not request.topics):
         return [_shown(topic, image, operations, ctx) for topic in image.topics.values()], []
     ids = dict.fromkeys(topic.topic_id for topic in request.topics if topic.topic_id != ZERO_UUID)
@@ -223,18 +235,7 @@ def _affordable(wanted: list[NewTopic], ctx: Context) -> list[NewTopic]:
 
 def _may_be_created(name: str) -> bool:
     """The metadata log has that name on disk, and no topic may share it."""
-    return name != CLUSTER_METADATA and _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def auto_topic(name: str, config: BrokerConfig) -> NewTopic:
-    """Counts come from the settings; the internal topics have their own."""
-    if name not in INTERNAL_SETTINGS:
-        return NewTopic(name, config["num.partitions"], config["default.replication.factor"])
-    prefix, configs = INTERNAL_SETTINGS[name]
-    configs = {**configs, "segment.bytes": str(config[f"{prefix}.segment.bytes"])}
-    if name != CONSUMER_OFFSETS:
-        configs["min.insync.replicas"] = str(config[f"{prefix}.min.isr"])
-    return NewTopic(name, config[f"{prefix}.num.partitions"], config[f"{prefix}.replication.factor"], configs=configs)
+    return name != METADATA_TOPIC and _name_error(name) is Error.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # --- DescribeTopicPartitions

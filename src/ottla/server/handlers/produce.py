@@ -25,7 +25,8 @@ from typing import Any
 
 from ottla.log.log import Appended
 from ottla.log.producers import Origin
-from ottla.log.validation import RecordsRefused, check_header, needs_work, prepare
+from ottla.log.settings import AFTER_MAX_MS
+from ottla.log.validation import INLINE_BYTES_MAX, RecordsRefused, bytes_to_walk, check_header, prepare
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Hosted
 from ottla.rising import Rising
@@ -58,11 +59,13 @@ Verdicts = dict[Place, Verdict] | None
 Topics = list[ProduceRequest.Topic]
 Part = ProduceRequest.Topic.Partition
 
-# Length, magic and attributes of the first batch in some records.
-_glance = Struct(">8xi4xb4xh").unpack_from
+# Length, magic, attributes, and first and largest timestamp of the first batch in some records.
+_glance = Struct(">8xi4xb4xh4xqq").unpack_from
 # The same with producer id, epoch and sequence.
 _glance_at_producer = Struct(">8xi4xb4xh20xqhi").unpack_from
 LENGTH_MAX = 2**31 - 1 - PREFIX_BYTES
+# So much is prepared in place for one request, however many partitions it is for.
+INLINE_REQUEST_BYTES_MAX = 4 * INLINE_BYTES_MAX
 MAGIC_AT = 16
 OLDEST_RECORD_BYTES = 14
 ZSTD, ZSTD_SINCE = 4, 7
@@ -88,31 +91,35 @@ Told = ProduceResponse | None
 def produce(request: ProduceRequest, ctx: Context) -> Told | Coroutine[Any, Any, Told]:
     if request.transactional_id is not None:
         return _in_transaction(request, ctx)
-    if ctx.node.replicas.looking_inside:
-        return _look_inside(request, ctx, None)
+    usual = is_usual(request, ctx, False)
+    if not usual or ctx.node.replicas.looking_inside:
+        return _look_inside(request, ctx, None, usual)
     appending = Appending(request.acks, {}, ctx)
-    answer = appending.answer(request, ctx.version)
+    answer = appending.answer(request, ctx.version, usual)
     return _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
-async def _look_inside(request: ProduceRequest, ctx: Context, verdicts: Verdicts) -> Told:
-    appending = Appending(request.acks, await _prepare(request, ctx), ctx, verdicts)
-    answer = appending.answer(request, ctx.version)
+async def _look_inside(request: ProduceRequest, ctx: Context, verdicts: Verdicts, usual: bool) -> Told:
+    appending = Appending(request.acks, await _prepare(request, ctx, usual), ctx, verdicts)
+    answer = appending.answer(request, ctx.version, usual)
     return await _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
 async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending, answer: Told) -> Told:
     ctx.effective()
+    # What is written is not kept until other replicas have it, or the disk: a client may send a hundred requests meanwhile.
+    request.topic_data = []
+    appending.prepared.clear()
     all_safe = await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
     if answer is not None and not all_safe:
         tell_leaders_to_producer(answer, ctx.image, ctx.listener)
     return answer
 
 
-def is_usual(request: ProduceRequest, version: int, in_transaction: bool) -> bool:
-    """One whole batch of today's format for each partition, none of them named twice."""
-    topics = request.topic_data
-    if not -1 <= request.acks <= 1 or _names_twice(topics):
+def is_usual(request: ProduceRequest, ctx: Context, in_transaction: bool) -> bool:
+    """One whole batch of today's format for each partition, none of them named twice, with timestamps that make sense."""
+    topics, version, horizon = request.topic_data, ctx.version, ctx.now_ms + AFTER_MAX_MS
+    if not -1 <= request.acks <= 1 or _names_twice(topics) or ctx.client_id == ADMIN_CLIENT:
         return False
     try:
         for topic in topics:
@@ -121,8 +128,8 @@ def is_usual(request: ProduceRequest, version: int, in_transaction: bool) -> boo
                 return False
             for part in parts:
                 records = part.records
-                length, magic, attributes = _glance(records)
-                if magic != 2 or length + PREFIX_BYTES != len(records):
+                length, magic, attributes, first_time, largest_time = _glance(records)
+                if magic != 2 or length + PREFIX_BYTES != len(records) or not first_time <= largest_time <= horizon:
                     return False
                 if attributes and (
                     (attributes & TRANSACTIONAL_BIT and not in_transaction)
@@ -179,9 +186,9 @@ class Appending:
         self.waits: list[Wait] = []
         self.failed = self.unusual = False
 
-    def answer(self, request: ProduceRequest, version: int) -> Told:
+    def answer(self, request: ProduceRequest, version: int, usual: bool) -> Told:
         """Append all there is. The answer holds for what need not be waited for."""
-        if is_usual(request, version, self.verdicts is not None):
+        if usual:
             topics = [self.topic(topic) for topic in request.topic_data]
         else:
             topics = sort_out(request, self, version)
@@ -300,19 +307,21 @@ async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> bool:
     return all_safe
 
 
-async def _prepare(request: ProduceRequest, ctx: Context) -> Prepared:
-    """Large batches for topics that look into them (a codec of the topic's own, keys that must be there) are prepared in
-    another process; small ones are done in place by the append. By the id of the request's partition object."""
-    by_id, now_ms = ctx.version >= 13, ctx.now_ms
+async def _prepare(request: ProduceRequest, ctx: Context, usual: bool) -> Prepared:
+    """Batches whose records have to be looked at (a codec of the topic's own, keys that must be there, timestamps out of the
+    ordinary) are prepared in another process if they are large, or many; the others are done in place by the append. By the id
+    of the request's partition object."""
+    by_id, now_ms, left = ctx.version >= 13, ctx.now_ms, INLINE_REQUEST_BYTES_MAX
     work = []
     for topic in request.topic_data:
         hosted = ctx.replicas.hosted(topic.topic_id if by_id else topic.name)
-        if hosted is not None and hosted.looks_inside:
-            work += [
-                (part, hosted.settings)
-                for part in topic.partition_data
-                if part.records is not None and needs_work(part.records, hosted.settings, now_ms)
-            ]
+        if hosted is None or (usual and not hosted.settings.looks_inside):
+            continue
+        for part in topic.partition_data:
+            size = bytes_to_walk(part.records or b"", hosted.settings, now_ms)
+            left -= size
+            if size > INLINE_BYTES_MAX or (size and left < 0):
+                work.append((part, hosted.settings))
     if not work:
         return {}
     _keep_records(request)
@@ -349,10 +358,11 @@ def _in_transaction(request: ProduceRequest, ctx: Context) -> Told | Coroutine[A
     if verifying.must_wait(ctx.node, entrant, verdicts):
         return _when_admitted(request, ctx, entrant, verdicts)
     _put_in_words(verdicts, manner)
-    if ctx.node.replicas.looking_inside:
-        return _look_inside(request, ctx, verdicts)
+    usual = is_usual(request, ctx, True)
+    if not usual or ctx.node.replicas.looking_inside:
+        return _look_inside(request, ctx, verdicts, usual)
     appending = Appending(request.acks, {}, ctx, verdicts)
-    answer = appending.answer(request, ctx.version)
+    answer = appending.answer(request, ctx.version, usual)
     return _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
@@ -362,7 +372,7 @@ async def _when_admitted(
     _keep_records(request)
     await verifying.ask(ctx.node, entrant, verdicts)
     _put_in_words(verdicts, entrant.manner)
-    return await _look_inside(request, ctx, verdicts)
+    return await _look_inside(request, ctx, verdicts, is_usual(request, ctx, True))
 
 
 def manner_of(version: int) -> Manner:

@@ -14,6 +14,8 @@ from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.handlers.transactions import with_producer_id
+from ottla.server.portions import Portions
+from ottla.wire.allowance import Allowance
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
     DescribeProducersRequest,
@@ -45,20 +47,21 @@ async def _init_transactions(
 
 
 Described = DescribeProducersResponse.Topic
+# What they take in an answer, about.
+PARTITION_BYTES, PRODUCER_BYTES = 9, 38
 
 
 @serves(DescribeProducersRequest, versions="0-0")
 async def describe_producers(request: DescribeProducersRequest, ctx: Context) -> DescribeProducersResponse:
     """Producers whose batches a partition remembers, with the transactions they have open (KIP-664)."""
-    return DescribeProducersResponse(
-        topics=[
-            Described(name=topic.name, partitions=_described(topic.name, topic.partition_indexes, ctx))
-            for topic in request.topics
-        ]
-    )
+    portions, allowance = Portions(DescribeProducersResponse, len(request.topics), ctx), Allowance()
+    for topic in request.topics:
+        partitions = _described(topic.name, topic.partition_indexes, ctx, allowance)
+        await portions.add(topic.name, Described(name=topic.name, partitions=partitions))
+    return portions.answer
 
 
-def _described(topic: str, indexes: list[int], ctx: Context) -> list[Described.Partition]:
+def _described(topic: str, indexes: list[int], ctx: Context, allowance: Allowance) -> list[Described.Partition]:
     try:
         check_name(topic)
         if ctx.image.topic(topic) is None:
@@ -66,7 +69,12 @@ def _described(topic: str, indexes: list[int], ctx: Context) -> list[Described.P
     except KafkaError as error:
         refused = Described.Partition
         return [refused(partition_index=i, error_code=error.code, error_message=error.message) for i in indexes]
-    return [_producers(topic, index, ctx) for index in indexes]
+    told: dict[int, Described.Partition] = {}
+    for index in indexes:
+        if index not in told:
+            told[index] = _producers(topic, index, ctx)
+        allowance.take((topic, index), PARTITION_BYTES + PRODUCER_BYTES * len(told[index].active_producers))
+    return [told[index] for index in indexes]
 
 
 def _producers(topic: str, index: int, ctx: Context) -> Described.Partition:

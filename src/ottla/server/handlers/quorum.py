@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ottla.raft import partition
 from ottla.raft.leading import Verdict
-from ottla.raft.quorum import NOBODY, Voter
+from ottla.raft.quorum import Voter
 from ottla.raft.replica import Replica
 from ottla.raft.snapshots import SnapshotId
 from ottla.server.consensus import Consensus
@@ -23,13 +23,14 @@ from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.quorum import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
-    NodeEndpoint,
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
     VoteRequest,
@@ -120,7 +121,7 @@ def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, ctx:
     asked = request.topics[0].partitions[0]
     answer = Fetched(
         error_code=verdict.error.code,
-        high_watermark=_watermark(replica) if verdict.error is Error.NONE else -1,
+        high_watermark=verdict.watermark,
         log_start_offset=store.start_offset,
         current_leader=Fetched.LeaderIdAndEpoch(leader_id=replica.leader_id, leader_epoch=replica.epoch),
         aborted_transactions=[],
@@ -133,18 +134,11 @@ def _fetched(request: FetchRequest, verdict: Verdict, consensus: Consensus, ctx:
         answer.snapshot_id = Fetched.SnapshotId(end_offset=verdict.snapshot.end_offset, epoch=verdict.snapshot.epoch)
     elif verdict.has_records:
         answer.records = store.records_from(asked.fetch_offset, request.max_bytes)
-    topic = FetchResponse.Topic(topic=partition.TOPIC, topic_id=partition.TOPIC_ID, partitions=[answer])
+    topic = FetchResponse.Topic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
     # Version 16 has the field, for clients; controllers fill it in since directory ids are told (KIP-853).
-    leader = _leader(replica, ctx.listener) if ctx.version >= TELLS_LEADER else []
+    leader = replica.where_leader_is(ctx.listener) if ctx.version >= TELLS_LEADER else []
     where = [FetchResponse.NodeEndpoint(node_id=each.node_id, host=each.host, port=each.port) for each in leader]
     return FetchResponse(responses=[topic], node_endpoints=where)
-
-
-def _leader(replica: Replica, listener: str) -> list[NodeEndpoint]:
-    address = replica.member.leader_address(listener)
-    if replica.leader_id == NOBODY or address is None:
-        return []
-    return [NodeEndpoint(node_id=replica.leader_id, host=address.host, port=address.port)]
 
 
 # --- snapshots
@@ -166,7 +160,7 @@ async def fetch_snapshot(request: FetchSnapshotRequest, ctx: Context) -> FetchSn
         answer.error_code = (await _bring(request, consensus, answer)).code
         answer.current_leader = Piece.LeaderIdAndEpoch(leader_id=replica.leader_id, leader_epoch=replica.epoch)
     topics = [FetchSnapshotResponse.Topic(name=topic.name, partitions=[answer])]
-    return FetchSnapshotResponse(topics=topics, node_endpoints=_leader(replica, ctx.listener))
+    return FetchSnapshotResponse(topics=topics, node_endpoints=replica.where_leader_is(ctx.listener))
 
 
 async def _bring(request: FetchSnapshotRequest, consensus: Consensus, answer: Piece) -> Error:

@@ -45,12 +45,14 @@ from ottla.config.describe import (
 from ottla.config.kinds import Setting
 from ottla.config.settings import TOPIC_SETTINGS
 from ottla.metadata.controller import Decision, incremental_alter_configs
-from ottla.metadata.image import Image
+from ottla.metadata.decisions import MIN_INSYNC_REPLICAS
+from ottla.metadata.image import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, Image, Resource
 from ottla.metadata.topics import check_name
 from ottla.server.context import Context
 from ottla.server.dispatch import Exchange, serves
 from ottla.server.forwarding import may_forward, relay
 from ottla.server.handlers.cluster import alive_on
+from ottla.server.portions import Portions
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.frames import request_frame
 from ottla.wire.messages.settings import (
@@ -64,13 +66,9 @@ from ottla.wire.messages.settings import (
     ListConfigResourcesResponse,
 )
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 KNOWN_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 LOGGER_SOURCE = 6
 
-MIN_INSYNC = "min.insync.replicas"
-
-Resource = tuple[int, str]
 Asked = DescribeConfigsRequest.Resource
 Described = DescribeConfigsResponse.Resource
 Shown = DescribeConfigsResponse.Resource.Config
@@ -87,7 +85,10 @@ async def describe_configs(request: DescribeConfigsRequest, ctx: Context) -> Des
         # One type that nobody knows spoils the whole request, as it does in Apache Kafka.
         refusal = KafkaError(Error.INVALID_REQUEST)
         return DescribeConfigsResponse(results=[_refused(asked, refusal) for asked in request.resources])
-    return DescribeConfigsResponse(results=[_describe(asked, request, ctx) for asked in request.resources])
+    portions = Portions(DescribeConfigsResponse, len(request.resources), ctx)
+    for asked in request.resources:
+        await portions.add((asked.resource_type, asked.resource_name), _describe(asked, request, ctx))
+    return portions.answer
 
 
 def _describe(asked: Asked, request: DescribeConfigsRequest, ctx: Context) -> Described:
@@ -424,11 +425,11 @@ def _check_node(node: int, written: Image) -> None:
 
 def _check_minimum(name: str, changes: Mapping[str, str | None], written: Image) -> None:
     """Who is eligible to lead depends on one minimum for the whole cluster, so it must exist and be the only one."""
-    if not written.elr_enabled or MIN_INSYNC not in changes:
+    if not written.elr_enabled or MIN_INSYNC_REPLICAS not in changes:
         return
     if name:
         why = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
         raise KafkaError(Error.INVALID_CONFIG, why)
-    if changes[MIN_INSYNC] is None:
+    if changes[MIN_INSYNC_REPLICAS] is None:
         why = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
         raise KafkaError(Error.INVALID_CONFIG, why)

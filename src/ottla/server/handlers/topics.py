@@ -20,11 +20,11 @@ from ottla.config.describe import created_topic
 from ottla.metadata import controller
 from ottla.metadata.controller import MorePartitions, NewTopic
 from ottla.metadata.image import Image, Topic
-from ottla.metadata.topics import CLUSTER_METADATA
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.quotas import Mutations
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.quorum import METADATA_TOPIC
 from ottla.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -51,7 +51,7 @@ def said(error: KafkaError) -> str | None:
 async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTopicsResponse:
     mutations = Mutations(ctx, strict_since=6)
     counts = Counter(topic.name for topic in request.topics)
-    wanted = [_new_topic(t) for t in request.topics if counts[t.name] == 1 and t.name != CLUSTER_METADATA]
+    wanted = [_new_topic(t) for t in request.topics if counts[t.name] == 1 and t.name != METADATA_TOPIC]
     try:
         if wanted and request.timeout_ms <= 0:
             raise KafkaError(Error.REQUEST_TIMED_OUT)
@@ -62,7 +62,7 @@ async def create_topics(request: CreateTopicsRequest, ctx: Context) -> CreateTop
     for name, count in counts.items():
         if count > 1:
             answers.append(_not_created(name, KafkaError(Error.INVALID_REQUEST, "Duplicate topic name.")))
-        elif name == CLUSTER_METADATA:
+        elif name == METADATA_TOPIC:
             why = f"Creation of internal topic {name} is prohibited."
             answers.append(_not_created(name, KafkaError(Error.INVALID_REQUEST, why)))
     return CreateTopicsResponse(topics=answers, throttle_time_ms=mutations.wait_ms)

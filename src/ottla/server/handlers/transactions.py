@@ -20,6 +20,7 @@ from ottla.metadata.topics import CONSUMER_OFFSETS, is_internal
 from ottla.server.context import Context
 from ottla.server.coordinators import partition_of
 from ottla.server.dispatch import serves
+from ottla.server.portions import Portions
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.transactions import (
     AddedTopic,
@@ -202,9 +203,10 @@ async def end_txn(request: EndTxnRequest, ctx: Context) -> EndTxnResponse:
 
 @serves(DescribeTransactionsRequest, versions="0-0")
 async def describe_transactions(request: DescribeTransactionsRequest, ctx: Context) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[await _described(name, ctx) for name in request.transactional_ids]
-    )
+    portions = Portions(DescribeTransactionsResponse, len(request.transactional_ids), ctx)
+    for name in request.transactional_ids:
+        await portions.add(name, await _described(name, ctx))
+    return portions.answer
 
 
 async def _described(transactional_id: str, ctx: Context) -> Described:
@@ -221,7 +223,11 @@ async def list_transactions(request: ListTransactionsRequest, ctx: Context) -> L
     """Of this broker's partitions; while one of them is loading, none."""
     try:
         wanted, shards = describing.Filter.of(request), ctx.transactions.all()
-        found = describing.listed([shard.state for shard in shards], wanted, ctx.now_ms)
+        known = describing.passing([shard.state for shard in shards], wanted, ctx.now_ms)
+        matched = describing.matching(known, wanted)
+        while not matched.go_on():
+            await asyncio.sleep(0)
+        found = describing.listed(known, matched)
         for shard in shards:
             await shard.committed()
     except KafkaError as error:

@@ -8,7 +8,6 @@ Voters are added and taken away one at a time (KIP-853); what may be refused, an
 
 from __future__ import annotations
 
-from ottla.log.directory import METADATA_TOPIC
 from ottla.raft.partition import addresses_of
 from ottla.raft.quorum import Key, Voter
 from ottla.raft.replica import Replica
@@ -16,6 +15,7 @@ from ottla.raft.roles import Progress
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.quorum import METADATA_TOPIC
 from ottla.wire.messages.voters import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,

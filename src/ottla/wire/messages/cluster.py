@@ -2,6 +2,9 @@
 
 from ottla.wire.schema import Message, Struct, boolean, int8, int16, int32, int64, string, v
 
+# Which operations are allowed, where nobody asked for that.
+NO_OPERATIONS = -(2**31)
+
 
 class ApiVersionsRequest(Message, key=18, versions="0-4", flexible="3+"):
     """What can you speak? Asked before anything else, so its answer always has the oldest response header (KIP-511)."""
@@ -96,7 +99,7 @@ class DescribeClusterResponse(Message, key=60, versions="0-2", flexible="0+"):
     cluster_id: string = v("0+")
     controller_id: int32 = v("0+", -1)
     brokers: list[Broker] = v("0+")
-    cluster_authorized_operations: int32 = v("0+", -(2**31))
+    cluster_authorized_operations: int32 = v("0+", NO_OPERATIONS)
 
 
 class DescribeLogDirsRequest(Message, key=35, versions="1-5", flexible="2+"):

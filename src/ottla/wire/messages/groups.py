@@ -1,8 +1,7 @@
 """Consumer groups: finding the coordinator, the classic protocol, the consumer protocol of KIP-848, and looking at groups."""
 
+from ottla.wire.messages.cluster import NO_OPERATIONS
 from ottla.wire.schema import Message, Struct, boolean, byte_string, int8, int16, int32, string, uuid, v
-
-NO_OPERATIONS = -(2**31)
 
 
 class FindCoordinatorRequest(Message, key=10, versions="0-6", flexible="3+"):

@@ -1,5 +1,6 @@
 """Where things are: brokers, topics, partitions and their leaders."""
 
+from ottla.wire.messages.cluster import NO_OPERATIONS
 from ottla.wire.schema import Message, Struct, boolean, int16, int32, string, uuid, v
 
 
@@ -49,14 +50,14 @@ class MetadataResponse(Message, key=3, versions="0-13", flexible="9+"):
         topic_id: uuid = v("10+")
         is_internal: boolean = v("1+")
         partitions: list[Partition] = v("0+")
-        topic_authorized_operations: int32 = v("8+", -(2**31))
+        topic_authorized_operations: int32 = v("8+", NO_OPERATIONS)
 
     throttle_time_ms: int32 = v("3+")
     brokers: list[Broker] = v("0+")
     cluster_id: string | None = v("2+", None, nullable="2+")
     controller_id: int32 = v("1+", -1)
     topics: list[Topic] = v("0+")
-    cluster_authorized_operations: int32 = v("8-10", -(2**31))
+    cluster_authorized_operations: int32 = v("8-10", NO_OPERATIONS)
     error_code: int16 = v("13+")
 
 
@@ -95,7 +96,7 @@ class DescribeTopicPartitionsResponse(Message, key=75, versions="0", flexible="0
         topic_id: uuid = v("0+")
         is_internal: boolean = v("0+")
         partitions: list[Partition] = v("0+")
-        topic_authorized_operations: int32 = v("0+", -(2**31))
+        topic_authorized_operations: int32 = v("0+", NO_OPERATIONS)
 
     class Cursor(Struct):
         topic_name: string = v("0+")

@@ -2,6 +2,10 @@
 
 from ottla.wire.schema import Message, Struct, boolean, int16, int32, int64, records, string, uint16, uuid, v
 
+# The one topic that these messages are about; it has one partition.
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+
 
 class NodeEndpoint(Struct):
     """Where a leader named in an answer listens."""

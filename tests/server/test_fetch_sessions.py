@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ottla.server.sessions import FINAL_EPOCH, INITIAL_EPOCH, Sessions
+from ottla.server.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSessions
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 
@@ -21,8 +21,8 @@ class Clock:
         return self.now
 
 
-def table(slots: int = 10, clock: Clock | None = None) -> Sessions:
-    return Sessions(slots, 120.0, random.Random(1), clock or Clock())
+def table(slots: int = 10, clock: Clock | None = None) -> FetchSessions:
+    return FetchSessions(slots, 120.0, random.Random(1), clock or Clock())
 
 
 def asks(session_id: int, epoch: int, offsets: dict[int, int], forget: tuple[int, ...] = ()) -> FetchRequest:
@@ -38,7 +38,7 @@ def asks(session_id: int, epoch: int, offsets: dict[int, int], forget: tuple[int
     )
 
 
-def refused(sessions: Sessions, request: FetchRequest, version: int = 12) -> Error:
+def refused(sessions: FetchSessions, request: FetchRequest, version: int = 12) -> Error:
     with pytest.raises(KafkaError) as caught:
         sessions.plan(request, version)
     return caught.value.error
@@ -152,6 +152,26 @@ def test_a_larger_session_takes_the_place_of_a_smaller_one_that_had_its_time() -
     assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0}), 12).session is not None
     assert refused(sessions, asks(small.id, 2, {})) is Error.FETCH_SESSION_ID_NOT_FOUND
     assert sessions.plan(asks(large.id, 2, {}), 12).session is large
+
+
+def test_followers_come_before_consumers() -> None:
+    """However small a follower's session is, none of a consumer takes its place; it takes theirs, however young they are."""
+    clock = Clock()
+    sessions = table(slots=2, clock=clock)
+    large = sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0, 2: 0}), 12).session
+    small = sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0}), 12).session
+    request = asks(0, INITIAL_EPOCH, {0: 0})
+    request.replica_id = 2
+    follower = sessions.plan(request, 12).session
+    assert small is not None and large is not None and follower is not None
+    assert refused(sessions, asks(small.id, 1, {})) is Error.FETCH_SESSION_ID_NOT_FOUND
+    clock.now = 121.0
+    for session in (follower, large):
+        sessions.plan(asks(session.id, 1, {}), 12)
+    assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0}), 12).session is None
+    assert sessions.plan(asks(0, INITIAL_EPOCH, {0: 0, 1: 0, 2: 0, 3: 0}), 12).session is not None
+    assert refused(sessions, asks(large.id, 2, {})) is Error.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.plan(asks(follower.id, 2, {}), 12).session is follower
 
 
 def test_the_epoch_wraps_to_one() -> None:

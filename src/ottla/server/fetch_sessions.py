@@ -174,7 +174,7 @@ class Plan:
             raise KafkaError(Error.INVALID_FETCH_SESSION_EPOCH)
 
 
-class Sessions:
+class FetchSessions:
     def __init__(self, slots: int, eviction_s: float, rng: random.Random, clock: Callable[[], float]) -> None:
         self._slots = slots
         self._eviction_s = eviction_s
