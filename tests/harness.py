@@ -207,7 +207,7 @@ class Node(Server):
     def command(self) -> list[str]:
         assignments = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
         serve = ["serve", "--data", str(self.directory), "--listen", self.address]
-        return [sys.executable, "-m", "ottla.cli.main", *serve, *assignments, *self.options]
+        return [sys.executable, "-m", "ottla", *serve, *assignments, *self.options]
 
     def environment(self) -> Mapping[str, str]:
         """An installed package is compiled; one that may not keep its bytecode would compile itself at each start."""

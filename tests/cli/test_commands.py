@@ -41,7 +41,7 @@ class Done:
 
 def ottla(*words: str, stdin: str | bytes = b"", code: int = 0) -> Done:
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    command = [sys.executable, "-m", "ottla.cli.main", *words]
+    command = [sys.executable, "-m", "ottla", *words]
     done = Done(subprocess.run(command, input=data, capture_output=True, timeout=60))
     assert done.code == code, f"{words}: {done.code}\n{done.out}\n{done.error}"
     return done
@@ -182,7 +182,7 @@ def ranged(broker) -> str:
 def started(*words: str) -> subprocess.Popen[bytes]:
     """With the usual SIGINT: a child of a background shell would ignore it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", *words],
+        [sys.executable, "-m", "ottla", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -224,7 +224,7 @@ def test_a_file_of_many_lines(broker, topic, tmp_path):
     file = tmp_path / "lines"
     file.write_text("".join(f"{i}\n" for i in range(5000)))
     with file.open("rb") as stdin:
-        command = [sys.executable, "-m", "ottla.cli.main", "produce", topic, "-b", broker, "--acks", "1"]
+        command = [sys.executable, "-m", "ottla", "produce", topic, "-b", broker, "--acks", "1"]
         done = Done(subprocess.run(command, stdin=stdin, capture_output=True, timeout=60))
     assert (done.code, len(done.lines)) == (0, 5000)
     records = ottla("consume", topic, "-b", broker, "--from-beginning", "--max-messages", "5000").json

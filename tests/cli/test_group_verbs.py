@@ -45,7 +45,7 @@ def ottla(broker: str, *words: str, code: int = 0) -> Done:
 
 
 def _process(words: list[str]) -> Done:
-    command = [sys.executable, "-m", "ottla.cli.main", *words]
+    command = [sys.executable, "-m", "ottla", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -131,9 +131,7 @@ def test_offsets_of_what_is_being_read_are_kept(broker: str, name: str) -> None:
     """OFF-10: the error stands at the partition, and the code is 1."""
     filled(broker, name, partitions=1, count=1)
     words = ["consume", name, "--group", name, "--from-beginning", "-b", broker]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", *words], stdout=subprocess.PIPE, text=True
-    ) as reader:
+    with subprocess.Popen([sys.executable, "-m", "ottla", *words], stdout=subprocess.PIPE, text=True) as reader:
         try:
             assert reader.stdout is not None and json.loads(reader.stdout.readline())["offset"] == 0
             told = as_json(broker, "group", "delete-offsets", name, "--topic", name, code=1)
@@ -148,7 +146,7 @@ def test_a_group_with_members_is_left_alone(broker: str, name: str) -> None:
     command = [
         sys.executable,
         "-m",
-        "ottla.cli.main",
+        "ottla",
         "consume",
         name,
         "--group",

@@ -184,7 +184,7 @@ def test_whoever_waits_for_records_that_are_there_is_told_why(node: StartNode) -
     address = node().address
     start("produce", "t", "--bootstrap-server", address).communicate(b"there already\n", timeout=60)
     seen, terminal = os.openpty()
-    command = [sys.executable, "-m", "ottla.cli.main", "consume", "t", "--bootstrap-server", address]
+    command = [sys.executable, "-m", "ottla", "consume", "t", "--bootstrap-server", address]
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=TREE) as process:
         os.close(terminal)
         assert os.read(seen, 1000).startswith(b"waiting for new records; --from-beginning shows the old ones")

@@ -76,7 +76,7 @@ class Member(Server):
         return "broker" in self.roles
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "ottla.cli.main", "serve", str(self.properties)]
+        return [sys.executable, "-m", "ottla", "serve", str(self.properties)]
 
     def format(self, *options: str) -> None:
         """kafka-storage format, as an operator runs it on each host."""

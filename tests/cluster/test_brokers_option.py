@@ -37,7 +37,7 @@ class Command:
         self.addresses = [f"{HOST}:{port + step}" for step in (0, 2, 4)]
         self.bootstrap = ",".join(self.addresses)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.cli.main", *words],
+            [sys.executable, "-m", "ottla", *words],
             stderr=subprocess.PIPE,
             text=True,
             cwd=TREE,

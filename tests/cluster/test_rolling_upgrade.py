@@ -41,7 +41,7 @@ class Released(Member):
 
     def command(self) -> Sequence[str]:
         options = ["--metrics-port", str(self.metrics)]
-        return [sys.executable, "-m", "ottla.cli.main", "serve", str(self.properties), *options]
+        return [sys.executable, "-m", "ottla", "serve", str(self.properties), *options]
 
     def environment(self) -> Mapping[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.source)} if self.source else os.environ

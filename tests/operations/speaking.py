@@ -157,7 +157,7 @@ def eventually(is_so: Callable[[], Any], seconds: float = 60.0, pause: float = 0
 
 def ottla(*arguments: str, seconds: float = 60.0, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end."""
-    command = [*prefix, sys.executable, "-m", "ottla.cli.main", *arguments]
+    command = [*prefix, sys.executable, "-m", "ottla", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=TREE)
 
 

@@ -108,7 +108,7 @@ def format_as_told(said: str, file: Path, which: str, **names: str) -> None:
 
 def wait_until_said(file: Path, words: str) -> str:
     """Start a node, and end it when it has said a line with these words."""
-    command = [sys.executable, "-m", "ottla.cli.main", "serve", str(file)]
+    command = [sys.executable, "-m", "ottla", "serve", str(file)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=TREE) as process:
         assert process.stderr is not None
         try:

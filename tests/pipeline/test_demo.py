@@ -28,7 +28,7 @@ SECONDS = 240.0
 
 @contextmanager
 def running(tmp_path: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "ottla.cli.main", "demo", "--data", str(tmp_path / "data"), *options]
+    command = [sys.executable, "-m", "ottla", "demo", "--data", str(tmp_path / "data"), *options]
     process = subprocess.Popen(
         [*command, "--listen", f"{HOST}:{free_port()}"],
         stdout=(tmp_path / "said").open("w"),

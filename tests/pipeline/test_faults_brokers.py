@@ -171,7 +171,7 @@ def test_a_pipeline_outlasts_a_broker_that_is_gone_for_a_minute(node: Server, tm
     file, log = tmp_path / "pipeline.yml", tmp_path / "pipeline.log"
     words = {"source": copy.source, "target": copy.target, "batch": BATCH, "checkpoints": tmp_path / "checkpoints"}
     file.write_text(PIPELINE.format(**words))
-    command = [sys.executable, "-m", "ottla.cli.main", "pipeline", "run", str(file), "-b", node.address]
+    command = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), "-b", node.address]
     with log.open("wb") as said:
         pipeline = subprocess.Popen(command, stdout=said, stderr=said, preexec_fn=die_with_parent)
     try:

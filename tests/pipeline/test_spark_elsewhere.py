@@ -100,7 +100,7 @@ def run_once(text: str, topics: Topics, tmp_path: Path, *where: str) -> int:
 
 
 def command(file: Path, topics: Topics, *where: str) -> list[str]:
-    return [sys.executable, "-m", "ottla.cli.main", "pipeline", "run", str(file), "-b", topics.address, *where]
+    return [sys.executable, "-m", "ottla", "pipeline", "run", str(file), "-b", topics.address, *where]
 
 
 def changing(topics: Topics, tmp_path: Path, *where: str) -> None:

@@ -644,7 +644,7 @@ def test_check_asks_the_cluster_that_a_source_or_a_sink_names(spark, address, tm
 
 
 def ottla(*words: str, **more: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ottla.cli.main", "pipeline", *words]
+    command = [sys.executable, "-m", "ottla", "pipeline", *words]
     return subprocess.Popen(command, text=True, preexec_fn=die_with_parent, **more)
 
 

@@ -70,7 +70,7 @@ class Trial:
 
     def ottla(self, *arguments: str, stdin: str = "") -> str:
         """What the command prints."""
-        command = [sys.executable, "-m", "ottla.cli.main", *arguments, "--bootstrap-server", self.node.address]
+        command = [sys.executable, "-m", "ottla", *arguments, "--bootstrap-server", self.node.address]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout
 
     def options(self, more: dict[str, str]) -> dict[str, str]:

@@ -163,7 +163,7 @@ class Demo:
 
         words = ("pipeline", "run", str(home / "pipeline.yml"), "-b", self._address, "--json")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ottla.cli.main", *words),
+            *(sys.executable, "-m", "ottla", *words),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which then ends that one

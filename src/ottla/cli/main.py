@@ -120,7 +120,3 @@ def _end_at_once_if_told_again() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

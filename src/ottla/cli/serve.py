@@ -102,7 +102,7 @@ def _wish(args: argparse.Namespace) -> Wish:
 
 
 def _command(args: argparse.Namespace, member: Member) -> list[str]:
-    command = [sys.executable, "-m", "ottla.cli.main", "serve", str(member.file), "--log-level", args.log_level]
+    command = [sys.executable, "-m", "ottla", "serve", str(member.file), "--log-level", args.log_level]
     if args.log_json:
         command.append("--log-json")
     if args.metrics_port is not None:
