@@ -16,6 +16,7 @@ from ottla.wire.schema import (
     float64,
     int8,
     int32,
+    maker,
     string,
     uuid,
     v,
@@ -85,6 +86,16 @@ def test_objects_are_slots_with_keyword_constructors():
         Sample().lmit = 3
     with pytest.raises(TypeError):
         hash(Sample())
+
+
+def test_a_maker_makes_what_the_constructor_does():
+    make = maker(Sample, "names", "key")
+    assert make(["a"], "k") == Sample(key="k", names=["a"])
+    other = maker(Sample, "key")
+    one, two = other("k"), other("k")
+    assert one == two == Sample(key="k")
+    one.names.append("b")
+    assert two.names == [], "lists are not shared"
 
 
 def test_equality_and_repr():

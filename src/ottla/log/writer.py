@@ -15,7 +15,7 @@ from struct import error as StructError
 
 from crc32c import crc32c
 
-from ottla.log.producers import UNGUARDED, Completed, Guard, Marker, Origin, Producer, Sent
+from ottla.log.producers import CLIENT, UNGUARDED, Completed, Guard, Marker, Origin, Producer, Sent
 from ottla.log.staging import Owner, Staging, storage_error
 from ottla.log.validation import check_header, invalid, prepare
 from ottla.wire.errors import Error, KafkaError
@@ -68,7 +68,7 @@ class Writer(Staging):
     ) -> Appended:
         """Stage one batch (or, from replication and raft, a row of them). KafkaError if it may not enter. One in a
         transaction comes with the `guard` that it was given, or None if the transaction was open already."""
-        if origin is not Origin.CLIENT:
+        if origin is not CLIENT:
             return self._append_own(data, origin, leader_epoch, now_ms, owner, transaction_version, guard)
         try:
             fields = _header(data)
@@ -138,7 +138,7 @@ class Writer(Staging):
             delta,
             max_timestamp,
             transactional,
-            Origin.CLIENT,
+            CLIENT,
             transaction_version,
             guard,
         )

@@ -13,6 +13,7 @@ A length is a promise, not a fact: nothing is reserved for a frame before its by
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 
 from ottla.wire.codec import Data, Encoder, Malformed, Part, encode_parts, encoder, size_of
 from ottla.wire.messages import REQUESTS
@@ -28,7 +29,7 @@ RESPONSE_HEAD = struct.Struct(">ii")
 PLAIN_HEAD, TAGGED_HEAD = bytes(8), bytes(9)
 FLEXIBLE_FROM = {key: request.flexible_from for key, request in REQUESTS.items()}
 # The empty header and the encoder of every answer that was given so far.
-RESPONDING: dict[tuple[type[Message], int], tuple[bytes, Encoder]] = {}
+RESPONDING: defaultdict[type[Message], dict[int, tuple[bytes, Encoder]]] = defaultdict(dict)
 read_head = REQUEST_HEAD.unpack_from
 FRAME_BYTES_MAX = 100 * 1024 * 1024  # socket.request.max.bytes
 
@@ -80,7 +81,7 @@ def add_response(
     """
     start, held = len(buffer), len(parts)
     cls = type(response)
-    head, encode = RESPONDING.get((cls, version)) or _learn(cls, version)
+    head, encode = RESPONDING[cls].get(version) or _learn(cls, version)
     buffer += head
     after = encode(response, buffer, parts)
     if len(parts) == held:
@@ -93,8 +94,8 @@ def add_response(
 
 def _learn(response: type[Message], version: int) -> tuple[bytes, Encoder]:
     head = TAGGED_HEAD if _response_has_tags(response, version) else PLAIN_HEAD
-    RESPONDING[response, version] = head, (telling if response.key in KEYS else encoder)(response, version)
-    return RESPONDING[response, version]
+    learned = RESPONDING[response][version] = head, (telling if response.key in KEYS else encoder)(response, version)
+    return learned
 
 
 def read_response_header(frame: Data, response: Layout, version: int) -> tuple[int, int]:

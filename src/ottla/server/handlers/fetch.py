@@ -31,10 +31,17 @@ from ottla.server.fetch_sessions import NO_SESSION, Key, Plan, Session, Wanted
 from ottla.server.leaders import FETCH_SINCE, tell_leaders_to_reader
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.schema import ZERO_UUID
+from ottla.wire.schema import ZERO_UUID, maker
 
 TopicAnswer = FetchResponse.Topic
 Answer = FetchResponse.Topic.Partition
+make_response = maker(FetchResponse, "responses")
+make_topic_by_name = maker(TopicAnswer, "topic", "partitions")
+make_topic_by_id = maker(TopicAnswer, "topic_id", "partitions")
+make_answer = maker(
+    *(Answer, "partition_index", "high_watermark", "last_stable_offset"),
+    *("log_start_offset", "aborted_transactions", "records"),
+)
 Diverging = Answer.EpochEndOffset
 Aborted = Answer.AbortedTransaction
 
@@ -287,14 +294,7 @@ class Reading:
 
     def _answer(self, partition: Partition, index: int, records: Any, aborted: list[Aborted] | None) -> Answer:
         log, mark = partition.log, partition.high_watermark.value
-        return Answer(
-            partition_index=index,
-            high_watermark=mark,
-            last_stable_offset=log.last_stable_offset(mark),
-            log_start_offset=log.start_offset,
-            aborted_transactions=aborted,
-            records=records,
-        )
+        return make_answer(index, mark, log.last_stable_offset(mark), log.start_offset, aborted, records)
 
     @staticmethod
     def _divergence(partition: Partition, wanted: Wanted) -> Diverging | None:
@@ -333,12 +333,12 @@ class Reading:
                 last = key[0]
                 partitions: list[Answer] = []
                 if plan.uses_ids:
-                    topics.append(TopicAnswer(topic_id=last, partitions=partitions))  # type: ignore[arg-type]
+                    topics.append(make_topic_by_id(last, partitions))
                 else:
-                    topics.append(TopicAnswer(topic=last, partitions=partitions))  # type: ignore[arg-type]
+                    topics.append(make_topic_by_name(last, partitions))
             partitions.append(answer)
         if session is None:
-            return FetchResponse(responses=topics)
+            return make_response(topics)
         session.move_last(with_data)
         return FetchResponse(session_id=session.id, responses=topics)
 

@@ -24,7 +24,7 @@ from struct import error as StructError
 from typing import Any
 
 from ottla.log.log import Appended
-from ottla.log.producers import Origin
+from ottla.log.producers import CLIENT
 from ottla.log.settings import AFTER_MAX_MS
 from ottla.log.validation import INLINE_BYTES_MAX, RecordsRefused, bytes_to_walk, check_header, prepare
 from ottla.replication.partition import Partition
@@ -38,13 +38,16 @@ from ottla.server.verifying import Entrant, Manner, NotAdmitted, Place, Verdict
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.records import HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
+from ottla.wire.schema import maker
 from ottla.world import Bytes
 
 TopicAnswer = ProduceResponse.Topic
 Answer = ProduceResponse.Topic.Partition
+make_response = maker(ProduceResponse, "responses")
+make_topic = maker(TopicAnswer, "name", "topic_id", "partition_responses")
+make_answer = maker(Answer, "index")
 
 NO_ACK, LEADER_ACK, ALL_ACK = 0, 1, -1
-CLIENT = Origin.CLIENT
 
 # The one client that may write into internal topics, as in Kafka.
 ADMIN_CLIENT = "__admin_client"
@@ -69,7 +72,7 @@ INLINE_REQUEST_BYTES_MAX = 4 * INLINE_BYTES_MAX
 MAGIC_AT = 16
 OLDEST_RECORD_BYTES = 14
 ZSTD, ZSTD_SINCE = 4, 7
-ABORTABLE_SINCE, GENERATION_2_SINCE = 11, 12
+ABORTABLE_SINCE, GENERATION_2_SINCE, IDS_SINCE = 11, 12, 13
 # How compressed records begin, by codec; snappy has no mark of its own.
 MARKS = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
 # With these Kafka does not say where the log starts.
@@ -91,17 +94,19 @@ Told = ProduceResponse | None
 def produce(request: ProduceRequest, ctx: Context) -> Told | Coroutine[Any, Any, Told]:
     if request.transactional_id is not None:
         return _in_transaction(request, ctx)
-    usual = is_usual(request, ctx, False)
+    now_ms = ctx.now_ms
+    usual = is_usual(request, ctx, now_ms, False)
     if not usual or ctx.node.replicas.looking_inside:
         return _look_inside(request, ctx, None, usual)
-    appending = Appending(request.acks, {}, ctx)
-    answer = appending.answer(request, ctx.version, usual)
+    appending = Appending(request.acks, {}, ctx, now_ms)
+    answer = appending.answer(request, usual)
     return _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
 async def _look_inside(request: ProduceRequest, ctx: Context, verdicts: Verdicts, usual: bool) -> Told:
-    appending = Appending(request.acks, await _prepare(request, ctx, usual), ctx, verdicts)
-    answer = appending.answer(request, ctx.version, usual)
+    prepared = await _prepare(request, ctx, usual)
+    appending = Appending(request.acks, prepared, ctx, ctx.now_ms, verdicts)
+    answer = appending.answer(request, usual)
     return await _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
@@ -116,10 +121,10 @@ async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending
     return answer
 
 
-def is_usual(request: ProduceRequest, ctx: Context, in_transaction: bool) -> bool:
+def is_usual(request: ProduceRequest, ctx: Context, now_ms: int, in_transaction: bool) -> bool:
     """One whole batch of today's format for each partition, none of them named twice, with timestamps that make sense."""
-    topics, version, horizon = request.topic_data, ctx.version, ctx.now_ms + AFTER_MAX_MS
-    if not -1 <= request.acks <= 1 or _names_twice(topics) or ctx.client_id == ADMIN_CLIENT:
+    topics, version, horizon = request.topic_data, ctx.version, now_ms + AFTER_MAX_MS
+    if not -1 <= request.acks <= 1 or (len(topics) > 1 and _names_twice(topics)) or ctx.client_id == ADMIN_CLIENT:
         return False
     try:
         for topic in topics:
@@ -149,7 +154,7 @@ def _begins_as_said(records: memoryview, codec: int, version: int) -> bool:
 
 
 def _names_twice(topics: Topics) -> bool:
-    return len(topics) > 1 and len({(topic.name, topic.topic_id) for topic in topics}) < len(topics)
+    return len({(topic.name, topic.topic_id) for topic in topics}) < len(topics)
 
 
 class Appending:
@@ -157,59 +162,51 @@ class Appending:
 
     __slots__ = (
         "acks",
-        "by_id",
         "careful",
-        "client_id",
-        "connection",
+        "ctx",
         "failed",
         "generation",
         "now_ms",
         "prepared",
-        "replicas",
         "unusual",
         "verdicts",
         "waits",
     )
 
-    def __init__(self, acks: int, prepared: Prepared, ctx: Context, verdicts: Verdicts = None) -> None:
+    def __init__(self, acks: int, prepared: Prepared, ctx: Context, now_ms: int, verdicts: Verdicts = None) -> None:
         self.acks = acks
         self.prepared = prepared
+        self.ctx = ctx
+        self.now_ms = now_ms
         self.verdicts = verdicts
         self.careful: object = prepared
         if verdicts is not None:
             self.careful, self.generation = True, 2 if ctx.version >= GENERATION_2_SINCE else 1
-        self.by_id = ctx.version >= 13
-        self.client_id = ctx.client_id
-        self.connection = ctx.connection
-        self.replicas = ctx.node.replicas
-        self.now_ms = ctx.node.world.now_ms()
         self.waits: list[Wait] = []
         self.failed = self.unusual = False
 
-    def answer(self, request: ProduceRequest, version: int, usual: bool) -> Told:
+    def answer(self, request: ProduceRequest, usual: bool) -> Told:
         """Append all there is. The answer holds for what need not be waited for."""
-        if usual:
-            topics = [self.topic(topic) for topic in request.topic_data]
-        else:
-            topics = sort_out(request, self, version)
+        topics = [self.topic(topic) for topic in request.topic_data] if usual else sort_out(request, self)
         return self.told(request, topics)
 
     def told(self, request: ProduceRequest, topics: list[TopicAnswer]) -> Told:
         if request.acks == NO_ACK:
             if self.failed:
-                self.connection.abort("a produce with acks=0 failed")
+                self.ctx.connection.abort("a produce with acks=0 failed")
             return None
-        told = ProduceResponse(responses=topics)
+        told = make_response(topics)
         if self.failed:
-            tell_leaders_to_producer(told, self.replicas.image, self.connection.listener.name)
+            tell_leaders_to_producer(told, self.ctx.replicas.image, self.ctx.listener)
         return told
 
     def topic(self, topic: ProduceRequest.Topic) -> TopicAnswer:
-        hosted = self.replicas.by_id.get(topic.topic_id) if self.by_id else self.replicas.by_name.get(topic.name)
-        acks, now_ms, answers = self.acks, self.now_ms, []
+        ctx, acks, now_ms, answers = self.ctx, self.acks, self.now_ms, []
+        replicas = ctx.node.replicas
+        hosted = replicas.by_id.get(topic.topic_id) if ctx.version >= IDS_SINCE else replicas.by_name.get(topic.name)
         careful = self.careful or hosted is None or hosted.internal
         for part in topic.partition_data:
-            answer = Answer(index=part.index)
+            answer = make_answer(part.index)
             answers.append(answer)
             try:
                 partition = hosted.partitions[part.index]  # type: ignore[union-attr]
@@ -231,14 +228,14 @@ class Appending:
                     answer.log_start_offset = partition.log.start_offset
             except (KeyError, AttributeError):
                 self.refuse(answer, self._why_missing(topic, hosted, part.index))
-        return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+        return make_topic(topic.name, topic.topic_id, answers)
 
     def _append_carefully(self, hosted: Hosted, partition: Partition, part: Part, answer: Answer) -> Appended:
         """As always, but for internal topics, transactions, unusual requests, and batches that were prepared elsewhere."""
         verdict = self.verdicts.get((hosted.name, part.index)) if self.verdicts else None
         if isinstance(verdict, KafkaError):
             raise verdict
-        if hosted.internal and self.client_id != ADMIN_CLIENT:
+        if hosted.internal and self.ctx.client_id != ADMIN_CLIENT:
             raise KafkaError(Error.INVALID_TOPIC_EXCEPTION)
         if self.unusual:
             check_header(part.records, partition.log.settings)
@@ -254,7 +251,7 @@ class Appending:
     def _why_missing(self, topic: ProduceRequest.Topic, hosted: Hosted | None, index: int) -> KafkaError:
         if hosted is not None and index in hosted.partitions:
             raise  # noqa: PLE0704 - a defect of ours, not a missing partition
-        return self.replicas.why_missing(topic.topic_id if self.by_id else topic.name, index)
+        return self.ctx.replicas.why_missing(self._key(topic), index)
 
     def refuse(self, answer: Answer, error: KafkaError) -> Answer:
         """Kafka explains itself only where single records are to blame, the disk, or a transaction."""
@@ -272,21 +269,25 @@ class Appending:
         return answer
 
     def exists(self, topic: ProduceRequest.Topic, index: int) -> bool:
-        hosted = self.replicas.hosted(topic.topic_id if self.by_id else topic.name)
+        hosted = self.ctx.replicas.hosted(self._key(topic))
         return hosted is not None and index in hosted.partitions
 
     def not_admitted(self, topic: ProduceRequest.Topic, index: int) -> KafkaError | None:
         """Why the coordinator keeps the batch for a partition out of its transaction, if it does."""
-        hosted = self.replicas.hosted(topic.topic_id if self.by_id else topic.name)
+        hosted = self.ctx.replicas.hosted(self._key(topic))
         verdict = self.verdicts.get((hosted.name, index)) if self.verdicts and hosted else None
         return verdict if isinstance(verdict, KafkaError) else None
 
     def check_exists(self, topic: ProduceRequest.Topic, index: int) -> None:
-        self.replicas.find(topic.topic_id if self.by_id else topic.name, index)
+        self.ctx.replicas.find(self._key(topic), index)
 
     def fail(self, error: KafkaError) -> None:
         """The write failed after all, and with acks=0 there is no answer that could say so."""
-        self.connection.abort(f"a produce with acks=0 was lost: {error.message}")
+        self.ctx.connection.abort(f"a produce with acks=0 was lost: {error.message}")
+
+    def _key(self, topic: ProduceRequest.Topic) -> bytes | str:
+        """What the request calls a topic by."""
+        return topic.topic_id if self.ctx.version >= IDS_SINCE else topic.name
 
 
 async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> bool:
@@ -311,7 +312,7 @@ async def _prepare(request: ProduceRequest, ctx: Context, usual: bool) -> Prepar
     """Batches whose records have to be looked at (a codec of the topic's own, keys that must be there, timestamps out of the
     ordinary) are prepared in another process if they are large, or many; the others are done in place by the append. By the id
     of the request's partition object."""
-    by_id, now_ms, left = ctx.version >= 13, ctx.now_ms, INLINE_REQUEST_BYTES_MAX
+    by_id, now_ms, left = ctx.version >= IDS_SINCE, ctx.now_ms, INLINE_REQUEST_BYTES_MAX
     work = []
     for topic in request.topic_data:
         hosted = ctx.replicas.hosted(topic.topic_id if by_id else topic.name)
@@ -353,16 +354,17 @@ def _in_transaction(request: ProduceRequest, ctx: Context) -> Told | Coroutine[A
         entrant = Entrant(request.transactional_id or "", *producer, manner)
         verdicts = verifying.guard(ctx.node, entrant, wanted)
     except KafkaError as error:
-        appending = Appending(request.acks, {}, ctx)
+        appending = Appending(request.acks, {}, ctx, ctx.now_ms)
         return appending.told(request, _refuse_all(request, appending, error))
     if verifying.must_wait(ctx.node, entrant, verdicts):
         return _when_admitted(request, ctx, entrant, verdicts)
     _put_in_words(verdicts, manner)
-    usual = is_usual(request, ctx, True)
+    now_ms = ctx.now_ms
+    usual = is_usual(request, ctx, now_ms, True)
     if not usual or ctx.node.replicas.looking_inside:
         return _look_inside(request, ctx, verdicts, usual)
-    appending = Appending(request.acks, {}, ctx, verdicts)
-    answer = appending.answer(request, ctx.version, usual)
+    appending = Appending(request.acks, {}, ctx, now_ms, verdicts)
+    answer = appending.answer(request, usual)
     return _when_safe(request, ctx, appending, answer) if appending.waits else answer
 
 
@@ -372,7 +374,7 @@ async def _when_admitted(
     _keep_records(request)
     await verifying.ask(ctx.node, entrant, verdicts)
     _put_in_words(verdicts, entrant.manner)
-    return await _look_inside(request, ctx, verdicts, is_usual(request, ctx, True))
+    return await _look_inside(request, ctx, verdicts, is_usual(request, ctx, ctx.now_ms, True))
 
 
 def manner_of(version: int) -> Manner:
@@ -386,7 +388,7 @@ def _entering(request: ProduceRequest, ctx: Context) -> tuple[dict[Place, int], 
     wanted: dict[Place, int] = {}
     producers: dict[tuple[int, int], None] = {}
     for topic in request.topic_data:
-        hosted = ctx.replicas.hosted(topic.topic_id if ctx.version >= 13 else topic.name)
+        hosted = ctx.replicas.hosted(topic.topic_id if ctx.version >= IDS_SINCE else topic.name)
         for part in topic.partition_data:
             try:
                 length, magic, attributes, producer_id, epoch, sequence = _glance_at_producer(part.records)
@@ -422,13 +424,14 @@ def _put_in_words(verdicts: dict[Place, Verdict], manner: Manner) -> None:
 # --- the long way round
 
 
-def sort_out(request: ProduceRequest, appending: Appending, version: int) -> list[TopicAnswer]:
+def sort_out(request: ProduceRequest, appending: Appending) -> list[TopicAnswer]:
     """Append what may be appended of an unusual request.
 
     As in Kafka each partition is answered once: of one that is named twice the last sound batch is appended, and a fault
     found in any of its batches is the answer.
     """
     appending.unusual = appending.careful = True
+    version = appending.ctx.version
     try:
         _look_at_all(request)
         if version < ZSTD_SINCE:
