@@ -54,7 +54,7 @@ def test_commands_that_init_names_make_the_topics_that_it_reads(file, broker, mo
     lines = [line.removeprefix("#   ") for line in file.read_text().splitlines() if line.startswith("#   ")]
     commands = [line for line in lines if "topic create" in line or "ottla produce" in line]
     assert len(commands) == 4
-    ottla = f"{sys.executable} -m ottla.cli.main"
+    ottla = f"{sys.executable} -m ottla"
     for command in commands:
         here = re.sub(r"ottla (topic create|produce)", rf"{ottla} \1 -b {broker}", command)
         subprocess.run(here, shell=True, check=True, capture_output=True)
