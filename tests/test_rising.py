@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,48 @@ def test_watchers_hear_of_every_rise_and_of_the_close() -> None:
     mark.unwatch(watcher)
     assert heard == [(1, False), (4, False), (4, True)]
     assert mark.waiting == 0
+
+
+def test_whoever_has_no_task_is_told_where_it_wants_to_be() -> None:
+    """A handler goes on in the turn in which the number rose, when its tick says so."""
+
+    async def main() -> list[str]:
+        mark, did, told = Rising(0), [], []
+        for name in ("first", "second"):
+            waiting = mark.reaches(1)
+            prompt = waiting.send(None)
+
+            def step(name: str = name, waiting: Any = waiting) -> None:
+                with pytest.raises(StopIteration):
+                    waiting.send(None)
+                did.append(name)
+
+            prompt._asyncio_future_blocking = False
+            prompt.told_by(lambda step, context: told.append((step, context)), step)
+        mark.rise(1)
+        assert did == []
+        for step, context in told:
+            context.run(step)
+        return did
+
+    assert run(main()) == ["first", "second"]
+
+
+def test_some_wait_longer_than_others() -> None:
+    async def main() -> list[str]:
+        mark, did = Rising(0), []
+
+        async def waits(seconds: float) -> None:
+            try:
+                await mark.reaches(1, seconds)
+                did.append(f"{seconds} reached")
+            except TimeoutError:
+                did.append(f"{seconds} in vain")
+
+        tasks = [asyncio.create_task(waits(seconds)) for seconds in (60.0, 0.01, 0.02)]
+        await asyncio.wait(tasks[1:])
+        mark.rise(1)
+        await tasks[0]
+        return did
+
+    assert run(main()) == ["0.01 in vain", "0.02 in vain", "60.0 reached"]

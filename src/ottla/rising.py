@@ -11,15 +11,60 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import NamedTuple
+
+from ottla.alarm import NEVER, Alarm
+
+Step = Callable[[], None]
+Tell = Callable[[Step, Context], None]
+
+
+class Prompt(asyncio.Future[None]):
+    """A future for one who waits, with or without a task. Who has none says where it wants to be told (`told_by`), and goes on
+    in the turn of the loop in which the prompt is given, instead of the next one."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._told: tuple[Tell, Step, Context] | None = None
+
+    def told_by(self, tell: Tell, step: Step) -> None:
+        """`tell` is called once, with the step and the context in which it is to be done: that of whoever waits, as with any
+        callback of a future."""
+        self._told = tell, step, copy_context()
+
+    def forget(self) -> None:
+        """Nobody wants to be told any more."""
+        self._told = None
+
+    def give(self, error: BaseException | None = None) -> None:
+        """What was waited for is there, or never will be. Only the first counts."""
+        if self.done():
+            return
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
+        if self._told is not None:
+            tell, step, context = self._told
+            tell(step, context)
+
+
+class Waiter(NamedTuple):
+    value: int
+    deadline: float
 
 
 class Rising:
-    __slots__ = ("_error", "_waiters", "_watchers", "value")
+    __slots__ = ("_alarm", "_error", "_waiters", "_watchers", "value")
 
     def __init__(self, value: int) -> None:
         self.value = value
         self._error: BaseException | None = None
-        self._waiters: dict[asyncio.Future[None], int] = {}
+        self._alarm: Alarm | None = None
+        self._waiters: dict[Prompt, Waiter] = {}
         self._watchers: dict[Callable[[], None], None] = {}
 
     def rise(self, value: int) -> None:
@@ -28,10 +73,9 @@ class Rising:
             return
         self.value = value
         if self._waiters:
-            for future in [f for f, wanted in self._waiters.items() if wanted <= value]:
-                del self._waiters[future]
-                if not future.done():
-                    future.set_result(None)
+            for prompt in [prompt for prompt, waiter in self._waiters.items() if waiter.value <= value]:
+                del self._waiters[prompt]
+                prompt.give()
         if self._watchers:
             self._notify()
 
@@ -44,23 +88,35 @@ class Rising:
             return
         if self._error is not None:
             raise self._error.with_traceback(None)  # or each raise of the one error would keep its frames for ever
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiters[future] = value
-        timer = None if seconds is None else loop.call_later(seconds, _expire, future)
+        alarm = self._alarm
+        if alarm is None:
+            alarm = self._alarm = Alarm(asyncio.get_running_loop(), self._expire)
+        prompt = Prompt(alarm.loop)
+        deadline = NEVER if seconds is None else alarm.loop.time() + seconds
+        self._waiters[prompt] = Waiter(value, deadline)
+        alarm.set(deadline)
         try:
-            await future
+            await prompt
         finally:
-            self._waiters.pop(future, None)
-            if timer is not None:
-                timer.cancel()
+            self._waiters.pop(prompt, None)
+            if not self._waiters:
+                alarm.clear()
+
+    def _expire(self) -> None:
+        """Some have waited long enough."""
+        assert self._alarm is not None
+        now = self._alarm.loop.time()
+        for prompt in [prompt for prompt, waiter in self._waiters.items() if waiter.deadline <= now]:
+            del self._waiters[prompt]
+            prompt.give(TimeoutError())
+        if self._waiters:
+            self._alarm.set(min(waiter.deadline for waiter in self._waiters.values()))
 
     def dismiss(self, above: int, error: BaseException) -> None:
         """Whoever waits for more than `above` waits in vain and gets `error`; the number itself goes on."""
-        for future in [f for f, wanted in self._waiters.items() if wanted > above]:
-            del self._waiters[future]
-            if not future.done():
-                future.set_exception(error)
+        for prompt in [prompt for prompt, waiter in self._waiters.items() if waiter.value > above]:
+            del self._waiters[prompt]
+            prompt.give(error)
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back at every rise, and at the close, until `unwatch`."""
@@ -73,9 +129,8 @@ class Rising:
         """The leadership is over: everybody who waits gets `error`, and so does whoever would wait later."""
         self._error = error
         waiters, self._waiters = self._waiters, {}
-        for future in waiters:
-            if not future.done():
-                future.set_exception(error)
+        for prompt in waiters:
+            prompt.give(error)
         self._notify()
 
     @property
@@ -89,8 +144,3 @@ class Rising:
     def _notify(self) -> None:
         for callback in list(self._watchers):
             callback()
-
-
-def _expire(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())

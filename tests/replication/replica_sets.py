@@ -117,6 +117,7 @@ class Broker:
             replicas=self.replicas,
             fetch_sessions=sessions,
             charging=None,
+            loop=asyncio.get_running_loop(),
             fetch_bytes_max=1 << 20,
             config={"replica.selector.class": cluster.selector},
         )

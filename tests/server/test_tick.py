@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 
 from desk import on_loop
 from ottla.server.tick import Tick
@@ -67,3 +68,53 @@ async def test_a_reply_that_cannot_be_sent_costs_only_its_own_connection() -> No
     tick.talk(Told(did, "c"))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
     assert did == ["abort broken", "flush c"]
+
+
+@on_loop
+async def test_whoever_waited_for_a_write_goes_on_and_answers_in_the_same_turn() -> None:
+    did: list[str] = []
+    turns = 0
+    loop = asyncio.get_running_loop()
+    tick = Tick(loop, lambda error: None)
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(count)
+
+    def goes_on() -> None:
+        did.append("step")
+        tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+
+    tick.dirty(Told(did, "p", lambda: tick.step(goes_on, copy_context())))  # type: ignore[arg-type]
+    loop.call_soon(count)
+    while "flush c" not in did:
+        await asyncio.sleep(0)
+    assert did == ["write p", "step", "flush c"]
+    assert turns <= 2
+
+
+@on_loop
+async def test_what_a_step_stages_is_written_before_anybody_is_told() -> None:
+    did: list[str] = []
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+
+    def stages() -> None:
+        tick.dirty(Told(did, "q"))  # type: ignore[arg-type]
+        tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+
+    tick.step(stages, copy_context())
+    tick.dirty(Told(did, "p"))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    assert did == ["write p", "write q", "flush c"]
+
+
+@on_loop
+async def test_a_step_that_fails_holds_up_nobody() -> None:
+    did: list[str] = []
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+    tick.step(fails, copy_context())
+    tick.step(lambda: did.append("step"), copy_context())
+    tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    assert did == ["step", "flush c"]

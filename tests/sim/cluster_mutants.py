@@ -317,7 +317,7 @@ KNOWN: dict[str, int] = {
     "metadata_is_not_cut": 1,
     "lost_producer_state_on_failover": 8,
     "followers_cut_to_their_watermark": 3,
-    "who_came_back_with_less_stays_in_sync": 98,
-    "old_lives_count": 98,
-    "votes_twice_in_an_epoch": 94,
+    "who_came_back_with_less_stays_in_sync": 27,
+    "old_lives_count": 27,
+    "votes_twice_in_an_epoch": 12,
 }

@@ -103,4 +103,4 @@ class Echo:
         host, _, port = said.address.rpartition(":")
         with contextlib.suppress(KafkaError, OSError):
             connection = await cluster._connect((host, int(port)))
-            await connection._send(said.message, said.version)
+            await connection.request(said.message, version=said.version)

@@ -5,6 +5,7 @@ ottla/sim/transaction_checks.py and ottla/sim/cluster_checks.py."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import chain
 
 import pytest
@@ -18,14 +19,15 @@ from sim.many_seeds import assert_same_in_every_process, caught, play_all, quiet
 
 __all__ = ["quiet"]
 
-SEEDS, ROUNDS = 24, 3
+SEEDS, ROUNDS = (*range(24), 40), 3
 SEEDS_SLOW, ROUNDS_SLOW = 500, 9
-# Each step with each victim happens in these seeds; a change of their histories that loses one is to be seen.
+# Each step with each victim happens in these seeds; a change of their histories that loses one is to be seen. (40 begins like
+# 16, in which nobody commits offsets in time.)
 FAULTS = [f"{step}: {victims}" for step, victims in MOMENTS]
 FAULTS += ["late EndTxnRequest", "late ProduceRequest", "late TxnOffsetCommitRequest", "late AddPartitionsToTxnRequest"]
 
 
-def played(seeds: range, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
+def played(seeds: Sequence[int], rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
     wrong, figures = play_all(play, seeds, rounds)
     with capsys.disabled():
@@ -41,7 +43,7 @@ def test_transactions_keep_their_promises_whoever_falls_at_which_step(capsys: py
     """TXN-03, TXN-04, TXN-05, TXN-06, TXN-07, TXN-08, TXN-09, REP-12: nothing aborted is read, nothing is read too
     early, torn, lost or doubled; after the last fault nothing hangs in any replica, and every transactional id is good for
     another transaction."""
-    played(range(SEEDS), ROUNDS, capsys)
+    played(SEEDS, ROUNDS, capsys)
 
 
 @pytest.mark.slow
@@ -67,4 +69,4 @@ def test_silence_that_is_taken_for_a_marker_is_noticed(monkeypatch: pytest.Monke
         return {place: KafkaError(error) for place, error in errors.items() if error is not Error.NONE}
 
     monkeypatch.setattr(markers, "_refused", refused)
-    assert any(caught(play, seed, ROUNDS) for seed in chain((SEED_OF_SILENCE,), range(SEEDS)))
+    assert any(caught(play, seed, ROUNDS) for seed in chain((SEED_OF_SILENCE,), SEEDS))

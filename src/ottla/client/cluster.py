@@ -136,10 +136,11 @@ class Cluster:
     # Connections.
 
     async def any(self) -> Connection:
-        """A connection to some broker: one that is open, else the first that answers."""
-        for connection in self._connections.values():
-            if not connection.closed:
-                return connection
+        """A connection to some broker: of those that are open the one that was heard last, for a broker whose power is gone
+        closes none; else one to the first that answers."""
+        is_open = [connection for connection in self._connections.values() if not connection.closed]
+        if is_open:
+            return max(is_open, key=lambda connection: connection.heard)
         reasons = []
         for address in dict.fromkeys([*self.bootstrap, *self.brokers.values()]):
             try:

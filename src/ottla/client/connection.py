@@ -2,7 +2,7 @@
 
 The first thing said on a connection is ApiVersions; from then on every request is written in the highest version that
 both sides know. Several requests may be under way at once. A request that gets no answer in time ends the connection,
-because every later answer would have to wait behind the missing one.
+because every later answer would have to wait behind the missing one. One alarm serves all of them.
 
 Only `loop.create_connection` and timers of the loop are used, so a simulated loop will do as well.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ottla import __version__
+from ottla.alarm import NEVER, Alarm
 from ottla.wire.codec import Malformed, decode
 from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.frames import Frames, read_response_header, request_frame
@@ -35,6 +36,8 @@ class Awaited(NamedTuple):
     response: Layout
     version: int
     answer: asyncio.Future[Any]
+    seconds: float
+    deadline: float
 
 
 def failure(code: int, message: str | None = None) -> KafkaError:
@@ -57,12 +60,15 @@ class Connection(asyncio.Protocol):
         self.client_id = client_id
         self.served: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
+        self.heard = 0.0  # when the other side said something, by the loop's clock
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
         self._awaited: deque[Awaited] = deque()
         self._correlation_id = 0
         self._why_closed: str | None = None
         self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._look_at_deadlines)
 
     @classmethod
     async def open(
@@ -72,7 +78,7 @@ class Connection(asyncio.Protocol):
         connection = cls(address_text(host, port), client_id)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+                await connection._loop.create_connection(lambda: connection, host, port)
                 await connection._negotiate()
         except TimeoutError:
             connection.close()
@@ -106,13 +112,13 @@ class Connection(asyncio.Protocol):
 
     async def request(self, message: Message, timeout_s: float = REQUEST_SECONDS, version: int | None = None) -> Any:
         """Send, and wait for the answer: an object of the response class that belongs to the request."""
-        answer = self._send(message, self.version_of(type(message)) if version is None else version)
+        version = self.version_of(type(message)) if version is None else version
+        answer = self._send(message, version, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            self.close(f"{type(message).__name__} got no answer within {timeout_s:g} s")
-            raise Lost(f"{self.address}: {self._why_closed}")
+            return await answer
+        finally:
+            if not answer.done():
+                answer.cancel()  # nobody waits for it any more
 
     def tell(self, message: Message) -> None:
         """Send what is not answered: Produce with acks=0."""
@@ -130,13 +136,28 @@ class Connection(asyncio.Protocol):
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
         hello = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
-        return cast(ApiVersionsResponse, await self._send(hello, version))
+        return cast(ApiVersionsResponse, await self._send(hello, version, NEVER))  # whoever opens keeps the time
 
-    def _send(self, message: Message, version: int) -> asyncio.Future[Any]:
+    def _send(self, message: Message, version: int, timeout_s: float) -> asyncio.Future[Any]:
         self._write(message, version)
-        answer = asyncio.get_running_loop().create_future()
-        self._awaited.append(Awaited(self._correlation_id, RESPONSES[type(message).key], version, answer))
+        answer, deadline = self._loop.create_future(), self._loop.time() + timeout_s
+        response = RESPONSES[type(message).key]
+        self._awaited.append(Awaited(self._correlation_id, response, version, answer, timeout_s, deadline))
+        self._alarm.set(deadline)
         return answer
+
+    def _look_at_deadlines(self) -> None:
+        """Who gave up waiting has no claim any more."""
+        now = self._loop.time()
+        waiting = [awaited for awaited in self._awaited if not awaited.answer.done()]
+        soonest = min(waiting, key=lambda awaited: awaited.deadline, default=None)
+        if soonest is None:
+            return
+        if soonest.deadline > now:
+            self._alarm.set(soonest.deadline)
+            return
+        what = soonest.response.__name__.replace("Response", "Request")
+        self.close(f"{what} got no answer within {soonest.seconds:g} s")
 
     def _write(self, message: Message, version: int) -> None:
         if self._why_closed is not None or self._transport is None:
@@ -151,6 +172,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self.heard = self._loop.time()
         try:
             for frame in self._frames.feed(data):
                 self._answer(frame)
@@ -169,6 +191,8 @@ class Connection(asyncio.Protocol):
         except Malformed as error:
             _fail(awaited.answer, Lost(f"{self.address}: {error}"))
             raise
+        if not self._awaited:
+            self._alarm.clear()
         if not awaited.answer.done():
             awaited.answer.set_result(response)
 
@@ -176,6 +200,7 @@ class Connection(asyncio.Protocol):
         if self._why_closed is None:
             self._why_closed = why
             self._over.set()
+            self._alarm.close()
         waiting, self._awaited = self._awaited, deque()
         for awaited in waiting:
             _fail(awaited.answer, Lost(f"{self.address}: {self._why_closed}"))

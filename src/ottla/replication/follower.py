@@ -31,6 +31,7 @@ from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.wire.records import HEADER_BYTES, PREFIX_BYTES
+from ottla.wire.schema import maker
 
 log_ = logging.getLogger("ottla.replication")
 
@@ -59,13 +60,32 @@ ORDINARY = {Error.UNKNOWN_LEADER_EPOCH, Error.NOT_LEADER_OR_FOLLOWER, Error.FENC
 Key = tuple[bytes, int]
 Asked = FetchRequest.Topic.Partition
 Told = FetchResponse.Topic.Partition
+make_asked = maker(
+    *(Asked, "partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset"),
+    *("high_watermark", "partition_max_bytes"),
+)
+make_topic = maker(FetchRequest.Topic, "topic_id", "partitions")
+make_request = maker(
+    *(
+        FetchRequest,
+        "replica_id",
+        "replica_state",
+        "max_wait_ms",
+        "min_bytes",
+        "max_bytes",
+        "session_id",
+        "session_epoch",
+    ),
+    *("topics", "forgotten_topics_data"),
+)
+make_state = maker(FetchRequest.ReplicaState, "replica_id", "replica_epoch")
 
 
 class Position(NamedTuple):
-    """What a fetch says of one partition."""
+    """What a fetch says of one partition, in the order of `make_asked`."""
 
-    offset: int
     leader_epoch: int
+    offset: int
     last_epoch: int
     start: int
     watermark: int
@@ -98,7 +118,7 @@ class Followed:
     def position(self, bytes_max: int) -> Position:
         partition, log = self.partition, self.partition.log
         watermark = partition.high_watermark.value
-        return Position(log.end_offset, self.leader_epoch, log.epochs.latest, log.start_offset, watermark, bytes_max)
+        return Position(self.leader_epoch, log.end_offset, log.epochs.latest, log.start_offset, watermark, bytes_max)
 
 
 class Fetcher:
@@ -265,19 +285,16 @@ class Fetcher:
             forgotten.setdefault(topic_id, []).append(index)
         self._gone.clear()
         setting = self._neighbours.setting
-        state = FetchRequest.ReplicaState(replica_id=self._node_id, replica_epoch=self._neighbours.broker_epoch())
-        return FetchRequest(
-            replica_id=self._node_id,
-            replica_state=state,
-            max_wait_ms=self._wait_ms(),
-            min_bytes=setting("replica.fetch.min.bytes"),
-            max_bytes=setting("replica.fetch.response.max.bytes"),
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=[FetchRequest.Topic(topic_id=topic_id, partitions=asked) for topic_id, asked in topics.items()],
-            forgotten_topics_data=[
-                FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=gone) for topic_id, gone in forgotten.items()
-            ],
+        return make_request(
+            self._node_id,
+            make_state(self._node_id, self._neighbours.broker_epoch()),
+            self._wait_ms(),
+            setting("replica.fetch.min.bytes"),
+            setting("replica.fetch.response.max.bytes"),
+            self._session_id,
+            self._session_epoch,
+            [make_topic(topic_id, asked) for topic_id, asked in topics.items()],
+            [FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=gone) for topic_id, gone in forgotten.items()],
         )
 
     def _wait_ms(self) -> int:
@@ -296,16 +313,7 @@ class Fetcher:
             if position == followed.sent:
                 continue
             followed.sent = position
-            asked = Asked(
-                partition=index,
-                current_leader_epoch=position.leader_epoch,
-                fetch_offset=position.offset,
-                last_fetched_epoch=position.last_epoch,
-                log_start_offset=position.start,
-                partition_max_bytes=position.bytes_max,
-                high_watermark=position.watermark,
-            )
-            topics.setdefault(topic_id, []).append(asked)
+            topics.setdefault(topic_id, []).append(make_asked(index, *position))
         return topics
 
     def _hold_back(self) -> None:

@@ -86,6 +86,7 @@ class Leadership:
 
     __slots__ = (
         "_cluster",
+        "_now",
         "_proposable_from",
         "end",
         "followers",
@@ -101,6 +102,7 @@ class Leadership:
         self.partition = partition
         self.leader_epoch = assignment.leader_epoch
         self._cluster = cluster
+        self._now = asyncio.get_running_loop().time
         self._proposable_from = -math.inf
         self.followers: dict[int, Follower] = {}
         self.proposed: tuple[int, ...] | None = None
@@ -114,7 +116,7 @@ class Leadership:
 
     def assign(self, assignment: Assignment) -> None:
         """The picture says who follows and who is in sync. It is newer than whatever was proposed before."""
-        now, me = _now(), assignment.leader
+        now, me = self._now(), assignment.leader
         known = self.followers
         self.followers = {
             broker_id: known.get(broker_id) or Follower(broker_id, now if broker_id in assignment.isr else -math.inf)
@@ -142,7 +144,7 @@ class Leadership:
         if end > before:
             for follower in self.followers.values():
                 if follower.end == before:
-                    follower.caught_up = max(follower.caught_up, _now())
+                    follower.caught_up = max(follower.caught_up, self._now())
             self.end.rise(end)
 
     def has_fetched(self, broker_id: int, offset: int, start: int, life: int) -> None:
@@ -151,7 +153,7 @@ class Leadership:
         if self._cluster.is_over(broker_id, life):
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has begun another life than {life}")
         before, start_before = follower.end, follower.start
-        follower.has_fetched(offset, start, life, self.partition.log.end_offset, _now())
+        follower.has_fetched(offset, start, life, self.partition.log.end_offset, self._now())
         if broker_id not in self.maximal:
             self._propose_to_join(follower)
         if offset != before:
@@ -168,7 +170,7 @@ class Leadership:
         return mark
 
     def _is_about_to_join(self, follower: Follower) -> bool:
-        is_caught_up = follower.is_caught_up(self.partition.log.end_offset, _now(), self._cluster.lag_max_s())
+        is_caught_up = follower.is_caught_up(self.partition.log.end_offset, self._now(), self._cluster.lag_max_s())
         return is_caught_up and self._may_join(follower)
 
     def _may_join(self, follower: Follower) -> bool:
@@ -184,14 +186,14 @@ class Leadership:
     def _propose_to_join(self, follower: Follower) -> None:
         partition = self.partition
         behind = max(partition.high_watermark.value, partition.epoch_start)
-        if self.proposed is not None or follower.end < behind or _now() < self._proposable_from:
+        if self.proposed is not None or follower.end < behind or self._now() < self._proposable_from:
             return
         if self._may_join(follower):
             self._propose((*partition.isr, follower.id))
 
     def look_for_joiners(self) -> None:
         """Somebody may have what it takes by now, though it has nothing new to fetch. Nobody who would have to leave again."""
-        now, lag_max_s, end = _now(), self._cluster.lag_max_s(), self.partition.log.end_offset
+        now, lag_max_s, end = self._now(), self._cluster.lag_max_s(), self.partition.log.end_offset
         for follower in self.followers.values():
             if follower.id not in self.maximal and follower.is_caught_up(end, now, lag_max_s):
                 self._propose_to_join(follower)
@@ -226,7 +228,7 @@ class Leadership:
             return False  # a picture was faster
         if error in BACK_TO_COMMITTED:
             self._settle()
-            self._proposable_from = _now() + REFUSED_S
+            self._proposable_from = self._now() + REFUSED_S
             asyncio.get_running_loop().call_later(REFUSED_S, self._try_again)
             self.partition.raise_watermark()
         elif error is Error.NONE:
@@ -243,7 +245,3 @@ class Leadership:
     def _try_again(self) -> None:
         if not self.end.closed:
             self.look_for_joiners()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -103,7 +103,8 @@ class Replicas:
         self.leader_throttle = Throttle(lambda: neighbours.setting("leader.replication.throttled.rate"))
         self.fetchers = Fetchers(node_id, neighbours, now_ms, self.throttle)
         self.mending = Mending(node_id, neighbours, spawn, write_failed)
-        self._looked_at = asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time
+        self._looked_at = self._time()
         self.moves = moves
         self._traffic_of = traffic_of
         self._write_failed = write_failed
@@ -348,9 +349,13 @@ class Replicas:
             bool(throttled) and self._node_id not in partition.isr and names(throttled, partition.index, self._node_id)
         )
 
-    def holds_back(self, partition: Partition, follower_id: int, now: float) -> bool:
+    def holds_back(self, partition: Partition, follower_id: int) -> bool:
         """Whether a leader gives a follower nothing for now, because it is throttled and too fast."""
-        return self.is_throttled_at_leader(partition, follower_id) and self.leader_throttle.is_exceeded(now)
+        return self.is_throttled_at_leader(partition, follower_id) and self.leader_throttle.is_exceeded(self._time())
+
+    def record_throttled(self, size: int) -> None:
+        """A leader has given so much to somebody who is throttled."""
+        self.leader_throttle.record(size, self._time())
 
     def is_throttled_at_leader(self, partition: Partition, follower_id: int) -> bool:
         throttled = self.by_id[partition.topic_id].throttled_at_leader if partition.topic_id in self.by_id else []
@@ -366,7 +371,7 @@ class Replicas:
 
     def look_for_laggards(self) -> None:
         """Called now and then. If that took too long we were held up ourselves, and accuse nobody of it."""
-        now, lag_max_s = asyncio.get_running_loop().time(), self.in_sync.lag_max_s()
+        now, lag_max_s = self._time(), self.in_sync.lag_max_s()
         before, self._looked_at = self._looked_at, now
         if now - before > lag_max_s:
             return

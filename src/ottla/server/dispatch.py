@@ -2,9 +2,9 @@
 
 A frame is decoded and its handler stepped at once, before the receive buffer can be used again: up to its first await a
 handler may use views into the frame, after that it may not. A handler that never waits costs one coroutine and no task;
-one that waits is stepped on by the future it waits for (`Exchange`). There is no task around a handler, so
-`asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it. The two busiest handlers are plain
-functions that answer at once where they can, and else hand back a coroutine for what is left to do.
+one that waits is stepped on by the future it waits for (`Exchange`), or by the tick (`Prompt`). There is no task around
+a handler, so `asyncio.timeout`, `wait_for` and `TaskGroup`, which need one, do not work in it. The two busiest handlers
+are plain functions that answer at once where they can, and else hand back a coroutine for what is left to do.
 
 A listener for clients and one of the controller serve different APIs: there is a table for each. What only the active
 controller can decide is `forwarded` to it by every other node (`forwarding`).
@@ -19,6 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.config import BrokerConfig
+from ottla.rising import Prompt
 from ottla.server.context import Context
 from ottla.server.forwarding import Call, forwarding, may_forward
 from ottla.server.refusals import answer_to
@@ -236,7 +237,10 @@ class Exchange(Context):
             return
         # A Task clears this flag as well: if it stayed, the next coroutine to await the same future would be refused.
         waiting._asyncio_future_blocking = False
-        waiting.add_done_callback(step)
+        if type(waiting) is Prompt:
+            waiting.told_by(self.node.tick.step, step)
+        else:
+            waiting.add_done_callback(step)
         self._waiting = waiting
 
     def _resume(self, _: object = None) -> None:
@@ -275,6 +279,8 @@ class Exchange(Context):
         """The connection is gone. `finally` blocks of the handler run; nobody wants its answer."""
         coroutine, self._coroutine = self._coroutine, None
         if self._waiting is not None:
+            if type(self._waiting) is Prompt:
+                self._waiting.forget()
             self._waiting.remove_done_callback(self._step)
             self._waiting.remove_done_callback(self._resume)
             self._waiting.remove_done_callback(_hear)  # others may have left it as well

@@ -14,10 +14,12 @@ at no others: what it names and what has news.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from ottla.alarm import Alarm
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 
@@ -77,6 +79,13 @@ class Wanted:
         return news
 
 
+class Waiting(Protocol):
+    """A fetch that waits for news of its session."""
+
+    def notice(self, key: Key) -> None: ...
+    def wake(self) -> None: ...
+
+
 class Standing(Protocol):
     """Somebody who tells a session that one of its partitions has news."""
 
@@ -85,13 +94,14 @@ class Standing(Protocol):
 
 class Session:
     __slots__ = (
+        "_alarm",
         "created",
         "epoch",
         "id",
         "is_follower",
         "last_used",
         "news",
-        "notice",
+        "parked",
         "partitions",
         "standings",
         "uses_ids",
@@ -108,7 +118,8 @@ class Session:
         self.created = self.last_used = now
         self.standings: dict[Key, Standing] = {}
         self.news: dict[Key, None] = {}
-        self.notice: Callable[[Key], None] | None = None
+        self.parked: Waiting | None = None
+        self._alarm: Alarm | None = None
 
     def take_news(self, request: FetchRequest) -> dict[Key, Wanted]:
         """The partitions that a follower's request is about: those that had to wait first."""
@@ -118,10 +129,34 @@ class Session:
                 news[topic.topic_id if self.uses_ids else topic.topic, asked.partition] = None
         return {key: self.partitions[key] for key in news if key in self.partitions}
 
+    def park(self, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> Alarm:
+        """A fetch waits from now on, until this alarm wakes it at the latest. The one before it has waited long enough."""
+        if self.parked is not None:
+            self.parked.wake()
+        self.parked = waiting
+        if self._alarm is None:
+            self._alarm = Alarm(loop, self._wake)
+        self._alarm.clear()
+        return self._alarm
+
+    def leave(self, waiting: Waiting) -> None:
+        if self.parked is waiting:
+            self.parked = None
+            if self._alarm is not None:
+                self._alarm.clear()
+
+    def _wake(self) -> None:
+        if self.parked is not None:
+            self.parked.wake()
+
     def close(self) -> None:
         for standing in self.standings.values():
             standing.end()
         self.standings.clear()
+        if self.parked is not None:
+            self.parked.wake()
+        if self._alarm is not None:
+            self._alarm.close()
 
     def update(self, request: FetchRequest, uses_ids: bool) -> None:
         for topic in request.topics:

@@ -57,6 +57,7 @@ class Line:
         self._find = find
         self._rng = rng
         self._opening_s = opening_s
+        self._loop = asyncio.get_running_loop()
         self._turn = None if concurrent else asyncio.Lock()
         self._door = asyncio.Lock()
         self._connection: Connection | None = None
@@ -67,10 +68,17 @@ class Line:
 
     async def ask(self, request: Message, timeout_s: float) -> Any:
         """The answer. OSError (mostly `Lost`) when there is none; KafkaError when the other side does not know the API."""
+        turn = self._turn
+        if (turn is None or not turn.locked()) and (connection := self._usable()) is not None:
+            # Nothing but the answer is to be waited for, and the connection keeps the time.
+            if turn is None:
+                return await connection.request(request, timeout_s)
+            async with turn:
+                return await connection.request(request, timeout_s)
         if asyncio.current_task() is not None:
             return await self._ask(request, timeout_s)
         # Handlers of requests run without a task, and time limits need one.
-        asking = asyncio.get_running_loop().create_task(self._ask(request, timeout_s))
+        asking = self._loop.create_task(self._ask(request, timeout_s))
         try:
             return await asking
         finally:
@@ -90,7 +98,7 @@ class Line:
         if self._connection is None or not self._connection.closed:
             self._in_doubt_until = None
             return False
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if self._in_doubt_until is None:
             self._in_doubt_until = now + DOUBT_S
         return now < self._in_doubt_until
@@ -102,7 +110,7 @@ class Line:
             self._connection = None
 
     async def _ask(self, request: Message, timeout_s: float) -> Any:
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = self._loop.time() + timeout_s
         if self._turn is None:
             return await self._send(request, deadline)
         await self._in_time(self._turn.acquire(), deadline)
@@ -113,7 +121,7 @@ class Line:
 
     async def _send(self, request: Message, deadline: float) -> Any:
         connection = self._usable() or await self._in_time(self._open(), deadline)
-        return await connection.request(request, max(deadline - asyncio.get_running_loop().time(), 0))
+        return await connection.request(request, max(deadline - self._loop.time(), 0))
 
     async def _in_time(self, awaited: Any, deadline: float) -> Any:
         try:
@@ -136,7 +144,7 @@ class Line:
         async with self._door:
             if (usable := self._usable()) is not None:  # somebody else has just opened it
                 return usable
-            await asyncio.sleep(self._again_at - asyncio.get_running_loop().time())
+            await asyncio.sleep(self._again_at - self._loop.time())
             places = self._find()
             if not places:
                 self._failed(is_refused=False)
@@ -161,7 +169,7 @@ class Line:
         pause_s = min(AGAIN_S * 2**self._failures, AGAIN_MAX_S)
         self._failures = min(self._failures + 1, 1000)
         jitter = 1 + JITTER * (2 * self._rng.random() - 1)
-        self._again_at = asyncio.get_running_loop().time() + pause_s * jitter
+        self._again_at = self._loop.time() + pause_s * jitter
 
 
 def _is_refusal(error: OSError) -> bool:
@@ -178,6 +186,7 @@ class Peers:
         self._config = config
         self._world = world
         self._quorum = quorum
+        self._listener = config.inter_broker_listener
         self._lines: dict[tuple[str, object], Line] = {}
         self._left_until: dict[int, float] = {}
         quorum.connect(self.line_to)
@@ -239,7 +248,7 @@ class Peers:
 
     def _broker_places(self, broker_id: int) -> list[Place]:
         broker = self._quorum.newest.broker(broker_id)
-        endpoint = None if broker is None else broker.endpoints.get(self._config.inter_broker_listener)
+        endpoint = None if broker is None else broker.endpoints.get(self._listener)
         return [] if endpoint is None else [Place(endpoint.host, endpoint.port)]
 
     def _controller_places(self, controller_id: int) -> list[Place]:

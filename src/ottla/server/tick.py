@@ -1,4 +1,4 @@
-"""Once per loop turn: write each dirty partition, wake whoever waits, flush the replies.
+"""Once per loop turn: write each dirty partition, step whoever waited for that, flush the replies.
 
 Requests that arrive in one turn of the loop are handled as they are read, but their effects leave together: one write
 per partition that got bytes, then one gathered send per connection. The order makes an ack honest without suspending
@@ -6,6 +6,9 @@ its handler: a reply that was put in a connection's queue during this turn is se
 if that write fails the reply is changed before it is encoded (see `Partition.write`).
 
 `call_soon` from a read callback runs after all reads of this turn and before the reads of the next.
+
+A turn of the loop costs as much as a small request. So a handler that waited for a write, or for a watermark that rose with
+it, goes on in between (`step`), and what it has to say leaves with this turn. What it stages is written before that.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context
 from typing import Protocol
 
 log = logging.getLogger("ottla.server")
@@ -32,7 +36,7 @@ class Talkative(Protocol):
 
 
 class Tick:
-    __slots__ = ("_armed", "_connections", "_dirty", "_fatal", "_loop")
+    __slots__ = ("_armed", "_connections", "_dirty", "_fatal", "_loop", "_steps")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fatal: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -40,10 +44,17 @@ class Tick:
         self._armed = False
         self._dirty: list[Dirty] = []
         self._connections: list[Talkative] = []
+        self._steps: list[tuple[Callable[[], None], Context]] = []
 
     def dirty(self, partition: Dirty) -> None:
         """The partition staged its first batch since its last write."""
         self._dirty.append(partition)
+        if not self._armed:
+            self._arm()
+
+    def step(self, step: Callable[[], None], context: Context) -> None:
+        """What a handler waited for has come: it goes on when what was accepted is written."""
+        self._steps.append((step, context))
         if not self._armed:
             self._arm()
 
@@ -58,19 +69,17 @@ class Tick:
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        # Writes may wake handlers that stage more or have more to say; they arm the next turn.
-        self._armed = False
-        dirty, self._dirty = self._dirty, []
-        for partition in dirty:
-            try:
-                partition.write()
-            except Exception as error:
-                # Not a disk that refuses (the partition deals with that), but a defect: nobody knows what was written, so
-                # no reply of this turn may leave, and the node ends.
-                log.critical("a partition could not be written", exc_info=True)
-                self._armed = True  # for good
-                self._fatal(error)
+        while self._dirty or self._steps:
+            if not self._write():
                 return
+            steps, self._steps = self._steps, []
+            for step, context in steps:
+                try:
+                    context.run(step)
+                except Exception:
+                    log.exception("a handler could not go on")
+        # Who is told that its client takes answers again may stage more or have more to say: that arms the next turn.
+        self._armed = False
         connections, self._connections = self._connections, []
         for connection in connections:
             try:
@@ -78,3 +87,16 @@ class Tick:
             except Exception:
                 log.exception("a reply could not be sent")
                 connection.abort("a reply could not be sent")
+
+    def _write(self) -> bool:
+        dirty, self._dirty = self._dirty, []
+        for partition in dirty:
+            try:
+                partition.write()
+            except Exception as error:
+                # Not a disk that refuses (the partition deals with that), but a defect: nobody knows what was written, so
+                # no reply of this turn may leave, and the node ends. This tick stays armed, for good.
+                log.critical("a partition could not be written", exc_info=True)
+                self._fatal(error)
+                return False
+        return True

@@ -53,7 +53,6 @@ from ottla.wire.primitives import (
     longer,
     longer_string,
     put_records,
-    read_varint,
     skip_tags,
     varint,
     varint_of_string,
@@ -178,7 +177,7 @@ class Reading(Code):
     def function(self) -> None:
         self.scope |= {
             "new": object.__new__, "Malformed": Malformed, "longer": longer, "longer_string": longer_string,
-            "skip_tags": skip_tags, "read_varint": read_varint, "unpack_from": struct.unpack_from,
+            "skip_tags": skip_tags, "unpack_from": struct.unpack_from,
             "StructError": struct.error,
         }  # fmt: skip
         with self.block("def run(d, p):"):
@@ -365,8 +364,11 @@ class Reading(Code):
             self.line(f"{n}, p = longer(d, p, {n})")
         self.bad(f"{n} > (end - p) >> 1", "more tagged fields than bytes")
         with self.block(f"for _ in range({n}):"):
-            self.line(f"{tag}, p = read_varint(d, p)")
-            self.line(f"{stop}, p = read_varint(d, p)")
+            for number in (tag, stop):
+                self.line(f"{number} = d[p]")
+                self.line("p += 1")
+                with self.block(f"if {number} > 127:"):
+                    self.line(f"{number}, p = longer(d, p, {number})")
             self.line(f"{stop} += p")
             self.bad(f"{stop} > end", "tagged field beyond the end")
             for field in tagged:
@@ -543,8 +545,10 @@ class Writing(Code):
         values = [self.name("s") for _ in tagged]
         for field, value in zip(tagged, values, strict=True):
             self.line(f"{value} = {held}.{field.name}")
-        tests = [self.differs(field, value) for field, value in zip(tagged, values, strict=True)]
-        self.line(f"{count} = {' + '.join(f'({test})' for test in tests)}")
+        tests = [self.name("t") for _ in tagged]
+        for field, value, test in zip(tagged, values, tests, strict=True):
+            self.line(f"{test} = {self.differs(field, value)}")
+        self.line(f"{count} = {' + '.join(tests)}")
         self.give("B", count)
         self.flush()
         with self.block(f"if {count}:"):
@@ -557,9 +561,20 @@ class Writing(Code):
         default = self.constant("D", field.default)
         if field.default is None:
             return f"{value} is not None"
-        if isinstance(field.kind, Layout):
+        if isinstance(field.kind, Layout) and self.version in field.nullable:
             return f"{value} is not {default} and {value} != {default}"
+        if isinstance(field.kind, Layout):
+            return f"{value} is not {default} and {self.differ(field.kind, value, field.default)}"
         return f"{value} != {default}"
+
+    def differ(self, kind: Layout, value: str, default: Any) -> str:
+        """The fields are compared all at once, unless there is but one, or a struct among them."""
+        plain, tagged, _ = self.sorted_fields(kind)
+        names = [field.name for field in plain + tagged]
+        if len(names) < 2 or any(isinstance(field.kind, Layout) for field in plain + tagged):
+            return f"{value} != {self.constant('D', default)}"
+        defaults = self.constant("D", tuple(getattr(default, name) for name in names))
+        return f"({', '.join(f'{value}.{name}' for name in names)}) != {defaults}"
 
     def tag(self, field: Field, value: str) -> None:
         outer, self.buffer = self.buffer, self.name("b")

@@ -21,10 +21,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ottla.alarm import Alarm
 from ottla.log.reading import Located
 from ottla.replication.closest import closest
 from ottla.replication.partition import Partition
-from ottla.rising import Rising
+from ottla.rising import Prompt, Rising
 from ottla.server.context import Context
 from ottla.server.dispatch import serves
 from ottla.server.fetch_sessions import NO_SESSION, Key, Plan, Session, Wanted
@@ -75,7 +76,7 @@ async def fetch(request: FetchRequest, ctx: Context) -> FetchResponse:
         return _failed(request, ctx.version)
     await reading.read()
     if not reading.is_enough() and request.max_wait_ms > 0:
-        await Parked(reading).wait(request.max_wait_ms / 1000)
+        await Parked(reading, ctx.node.loop).wait(request.max_wait_ms / 1000)
         reading.is_again = True
         await reading.read()
     try:
@@ -253,7 +254,7 @@ class Reading:
         return partition.log.end_offset if self.follower_id >= 0 else partition.bound(self.isolation)
 
     def _is_held_back(self, partition: Partition) -> bool:
-        return self.replicas.holds_back(partition, self.follower_id, asyncio.get_running_loop().time())
+        return self.replicas.holds_back(partition, self.follower_id)
 
     def available(self, partition: Partition, wanted: Wanted) -> int:
         """How many bytes could be read."""
@@ -278,7 +279,7 @@ class Reading:
             aborted = self._aborted(partition, wanted, located)
         self.bytes_read += located.size
         if self.follower_id >= 0 and self.replicas.is_throttled_at_leader(partition, self.follower_id):
-            self.replicas.leader_throttle.record(located.size, asyncio.get_running_loop().time())
+            self.replicas.record_throttled(located.size)
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
     def _aborted(self, partition: Partition, wanted: Wanted, located: Located) -> list[Aborted] | None:
@@ -376,43 +377,39 @@ def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> An
 class Parked:
     """A fetch that found too little and waits for more."""
 
-    __slots__ = ("_news", "_reading", "_woken")
+    __slots__ = ("_alarm", "_loop", "_reading", "_woken")
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, loop: asyncio.AbstractEventLoop) -> None:
         self._reading = reading
-        self._news: asyncio.TimerHandle | None = None
-        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = loop
+        self._woken = Prompt(loop)
 
     async def wait(self, seconds: float) -> None:
         session = self._reading.plan.session
         if session is not None and self._reading.follower_id >= 0:
             await self._until_news(session, seconds)
             return
+        self._alarm = Alarm(self._loop, self.wake)
+        self._alarm.set(self._loop.time() + seconds)
         counts = [Counting(self, partition, wanted) for partition, wanted in self._partitions()]
         # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
         self.gained(sum(each.counted for each in counts) - self._reading.bytes_read)
-        timer = asyncio.get_running_loop().call_later(seconds, self.wake)
         try:
             await self._woken
         finally:
-            timer.cancel()
-            if self._news is not None:
-                self._news.cancel()
+            self._alarm.close()
             for each in counts:
                 each.end()
 
     async def _until_news(self, session: Session, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self.wake)
-        session.notice = self.notice
+        self._alarm = session.park(self, self._loop)
+        self._alarm.set(self._loop.time() + seconds)
         try:
             for key in [*self._reading.plan.wanted, *session.news]:
                 self.notice(key)
             await self._woken
         finally:
-            timer.cancel()
-            session.notice = None
-            if self._news is not None:
-                self._news.cancel()
+            session.leave(self)
 
     def notice(self, key: Key) -> None:
         """Something happened to a partition of a follower's session: it is looked at when the fetch goes on."""
@@ -442,13 +439,11 @@ class Parked:
         return found
 
     def wake(self) -> None:
-        if not self._woken.done():
-            self._woken.set_result(None)
+        self._woken.give()
 
     def wake_soon(self) -> None:
         """There is something to tell for which nobody waits."""
-        if self._news is None:
-            self._news = asyncio.get_running_loop().call_later(WATERMARK_NEWS_S, self.wake)
+        self._alarm.set(self._loop.time() + WATERMARK_NEWS_S)
 
     def gained(self, count: int) -> None:
         self._reading.bytes_read += count
@@ -474,8 +469,8 @@ class Listening:
         if self._marks[0].closed or self._marks[1].closed:
             session.standings.pop(self._key, None)
             self.end()
-        if session.notice is not None:
-            session.notice(self._key)
+        if session.parked is not None:
+            session.parked.notice(self._key)
 
     def end(self) -> None:
         for mark in self._marks:

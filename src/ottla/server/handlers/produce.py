@@ -115,7 +115,7 @@ async def _when_safe(request: ProduceRequest, ctx: Context, appending: Appending
     # What is written is not kept until other replicas have it, or the disk: a client may send a hundred requests meanwhile.
     request.topic_data = []
     appending.prepared.clear()
-    all_safe = await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000)
+    all_safe = await _acknowledged(appending.waits, request.acks, request.timeout_ms / 1000, ctx.node.loop)
     if answer is not None and not all_safe:
         tell_leaders_to_producer(answer, ctx.image, ctx.listener)
     return answer
@@ -290,15 +290,14 @@ class Appending:
         return topic.topic_id if self.ctx.version >= IDS_SINCE else topic.name
 
 
-async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float) -> bool:
+async def _acknowledged(waits: list[Wait], acks: int, timeout_s: float, loop: asyncio.AbstractEventLoop) -> bool:
     """Wait for all partitions together; whoever is not safe in time is told so, though its records stay in the log."""
-    deadline, all_safe = asyncio.get_running_loop().time() + timeout_s, True
+    deadline, all_safe = loop.time() + timeout_s, True
     for partition, offset, mark, answer in waits:
         if answer.error_code:
             continue  # its write failed while we waited for another
-        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
         try:
-            await partition.acknowledged(offset, left_s, mark)
+            await partition.acknowledged(offset, max(deadline - loop.time(), 0.0), mark)
             if acks == ALL_ACK and partition.is_short_after_append:
                 raise KafkaError(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         except TimeoutError:
