@@ -119,8 +119,10 @@ class Replica:
         if promise.epoch < member.journal.last_epoch:
             member.epoch, member.role = member.journal.last_epoch, Unattached(deadline)
         elif promise.leader == member.me.id and not member.is_only_voter:
-            others = {voter.id for voter in member.voters.voters if voter.id != member.me.id}
-            member.role = Resigned(deadline, member.me.id, others)
+            # Any of the others may lead, and the first that hears of it need not wait: who is behind is not elected.
+            others = [voter for voter in member.voters.voters if voter.id != member.me.id]
+            successors = tuple(voter.key for voter in others)
+            member.role = Resigned(deadline, member.me.id, {voter.id for voter in others}, successors)
         elif promise.leader not in (NOBODY, member.me.id) and addresses:
             fetch_ms = now_ms + member.timing.fetch_timeout_ms
             member.role = Follower(fetch_ms, promise.leader, addresses, voted, update_ms=fetch_ms)
