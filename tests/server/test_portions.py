@@ -26,6 +26,7 @@ from ottla.wire.messages.groups import (
     JoinGroupRequest,
     SyncGroupRequest,
 )
+from ottla.wire.messages.metadata import MetadataResponse
 from ottla.wire.messages.settings import DescribeConfigsRequest
 from ottla.wire.messages.transactions import (
     DescribeProducersRequest,
@@ -208,6 +209,12 @@ async def test_every_api_that_answers_by_name(tmp_path: Path, name: str, monkeyp
         client.send(*repeated(50_000)[name][:2])
         assert await client.is_cut()
         assert await is_healthy(served)
+
+
+def test_an_answer_that_the_codec_does_not_know_to_be_told_in_portions() -> None:
+    """Its list would be sent empty, and only where it is long."""
+    with pytest.raises(AssertionError, match="MetadataResponse would be sent without what was told"):
+        portions.Portions(MetadataResponse, 2, None)  # type: ignore[arg-type]
 
 
 @on_loop

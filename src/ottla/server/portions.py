@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from ottla.server.context import Context
 from ottla.wire.allowance import Allowance
 from ottla.wire.schema import Message
-from ottla.wire.told import Told, alone, things_of
+from ottla.wire.told import KEYS, Told, alone, things_of
 
 A = TypeVar("A", bound=Message)
 
@@ -28,6 +28,7 @@ class Portions(Generic[A]):
 
     def __init__(self, kind: type[A], count: int, ctx: Context) -> None:
         """`count`: how many things will be added. One alone is not looked at more closely."""
+        assert kind.key in KEYS, f"{kind.__name__} would be sent without what was told: name it in wire/told.KEYS"
         self._kind, self._ctx, self._is_one = kind, ctx, count == 1
         self._things: list[Any] = []
         self._told = Told()
