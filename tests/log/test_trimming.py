@@ -187,20 +187,20 @@ def test_a_cut_that_finds_the_disk_full_has_changed_nothing_and_can_be_tried_aga
     """TRAP-18: a log that says it ends behind what is in its file would get a hole, or never copy again."""
     disk, log = nearly_full(room)
     try:
-        assert run(log.truncate_to(391))
+        assert run(log.truncate_to(371))
     except OSError:
         assert log.failed is None
-    end, epochs = (400, 19) if log.end_offset == 400 else (391, 19)
-    assert (log.end_offset, log.epochs.latest) == (end, epochs)
+    end, epoch = (400, 19) if log.end_offset == 400 else (371, 18)
+    assert (log.end_offset, log.epochs.latest) == (end, epoch)
     assert read_batches(log, 0, 1 << 24)[-1].next_offset == end // 2 * 2
     disk.capacity = UNLIMITED
-    assert run(log.truncate_to(391)) is (end == 400)
+    assert run(log.truncate_to(371)) is (end == 400)
     log.begin_epoch(30)
-    assert put(log, batch(), epoch=30) == [391]
-    assert offsets(read_batches(log, 0, 1 << 24))[-2:] == [388, 391]
+    assert put(log, batch(), epoch=30) == [371]
+    assert offsets(read_batches(log, 0, 1 << 24))[-2:] == [368, 371]
     log.close()
     again = reopen(log, clean=False)
-    assert (again.end_offset, again.epochs.entries) == (392, log.epochs.entries)
+    assert (again.end_offset, again.epochs.entries) == (372, log.epochs.entries)
 
 
 def test_a_log_that_cannot_begin_anew_on_a_full_disk_is_what_it_was() -> None:
@@ -213,6 +213,50 @@ def test_a_log_that_cannot_begin_anew_on_a_full_disk_is_what_it_was() -> None:
     disk.capacity = UNLIMITED
     log.truncate_fully_and_start_at(500)
     assert put(log, batch(), epoch=30) == [500]
+
+
+def fail_at(disk: SimDisk, number: int) -> None:
+    """This change from now on fails, and those that follow do not."""
+    step, left = disk.step, number
+
+    def failing(kind: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(5, f"cannot {kind}", path)
+        step(kind, path)
+
+    disk.step = failing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_disk_that_fails_while_records_are_taken_away(anew: bool) -> None:
+    """TRAP-18: at whichever change, the log is what it was, or all of it was done, or it is closed."""
+    came_of_it = set()
+    for number in range(1, 100):
+        disk = SimDisk()
+        log = make_log(disk)
+        for epoch in range(6):
+            put(log, *(batch(2) for _ in range(10)), epoch=epoch)
+        before, cut = log.epochs.entries, log.segments[1].base + 2
+        fail_at(disk, number)
+        try:
+            if anew:
+                log.truncate_fully_and_start_at(500)
+            else:
+                assert run(log.truncate_to(cut))
+        except OSError:
+            if log.failed is not None:
+                came_of_it.add("closed")
+            elif log.end_offset == 120:
+                came_of_it.add("as it was")
+                assert log.epochs.entries == before and disk.exists(f"{log.segments[-1].path}.log")
+                assert read_batches(log, log.segments[-1].base)[-1].next_offset == 120
+            else:
+                assert log.end_offset == cut and put(log, batch(), epoch=9) == [cut]
+        else:
+            break
+    assert number > 5 and came_of_it == {"as it was", "closed"}
 
 
 # -- retention
