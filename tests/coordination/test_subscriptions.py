@@ -9,6 +9,7 @@ import pytest
 
 from consumers_bench import GROUP, Consumer, Crowd
 from ottla.coordination import consumer, subscriptions
+from ottla.coordination.machine import Decision
 from ottla.coordination.records import ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue
 from ottla.coordination.subscriptions import Evaluation
 from ottla.wire.errors import Error, KafkaError
@@ -204,6 +205,19 @@ def test_another_expression_takes_the_place_of_the_first() -> None:
     crowd.settle(one, rounds=3)
     assert (one.partitions("ta"), one.partitions("ub")) == ([], [0])
     assert matched(crowd) == {"u.": {"ub"}}
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_group_that_ends_while_its_expressions_are_evaluated(comes_again: bool) -> None:
+    """Records about it would bring it back, or be of another one of its name."""
+    crowd = Crowd({"ta": 1})
+    Consumer(crowd, "one", regex="t.").join()
+    (order,) = consumer.evaluate(crowd.groups, GROUP, "", crowd.moment).orders
+    assert isinstance(order, consumer.Evaluating) and order.evaluation.go_on()
+    crowd.carry_out(Decision(records=crowd.group().tombstones()))
+    if comes_again:
+        Consumer(crowd, "other", regex="t.").join()
+    assert consumer.resolve(crowd.groups, order, crowd.moment).records == []
 
 
 def test_what_expressions_stand_for_survives_a_takeover() -> None:
