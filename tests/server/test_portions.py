@@ -13,6 +13,7 @@ import pytest
 
 from desk import on_loop
 from ottla.coordination.records import OffsetCommitKey, OffsetCommitValue, Record, pack
+from ottla.rising import Rising
 from ottla.server import portions
 from ottla.wire import allowance
 from ottla.wire.errors import Error
@@ -34,7 +35,7 @@ from ottla.wire.messages.transactions import (
     InitProducerIdRequest,
 )
 from ottla.wire.schema import Message
-from served import Client, Served, serving
+from served import Client, Served, fetch_request, serving
 
 ONE = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 SETTINGS = {**ONE, "group.initial.rebalance.delay.ms": "0"}
@@ -101,19 +102,24 @@ async def test_a_group_that_is_named_a_few_times_is_told_each_time_with_turns_fo
 async def test_a_group_that_is_named_thousands_of_times_costs_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was asked before is answered; what was asked behind is not."""
+    """What was asked before is answered; what was asked behind is not, and nobody waits for it any more."""
     monkeypatch.setattr(allowance, "REPEATED_BYTES_MAX", 4_000_000)
+    watch, watched = Rising.watch, []
+    monkeypatch.setattr(Rising, "watch", lambda mark, callback: (watched.append(mark), watch(mark, callback)))
     async with serving(tmp_path, settings=SETTINGS) as served, turns() as counted:
+        await served.topic("t")
         client = await coordinated(served)
         commit(served, "g", 1_000)
-        before = counted[0]
+        before, mark = counted[0], served.partition("t").high_watermark
         client.send(ApiVersionsRequest(), 0)
         client.send(offsets_of(*["g"] * 3_000), 8)
+        client.send(fetch_request("t", {0: 0}, max_wait_ms=600_000), 12)
         client.send(ApiVersionsRequest(), 0)
         assert await client.receive()
         assert await is_healthy(served)
         assert await client.is_cut()
         assert counted[0] - before > 40
+        assert mark in watched and not mark.waiting
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [TOLD]
 
 
