@@ -48,14 +48,18 @@ class LogSettings:
         return "compact" in self.cleanup_policy
 
     @property
+    def takes_headers_word(self) -> bool:
+        """Whether no setting can make us look at the records of a batch, unless its timestamps lie in the future."""
+        return (
+            not self.compacts
+            and self.compression_type == "producer"
+            and self.message_timestamp_before_max_ms == LONG_MAX
+        )
+
+    @property
     def looks_inside(self) -> bool:
         """Whether there is more to a usual batch than its header tells."""
-        return (
-            self.compacts
-            or self.compression_type != "producer"
-            or self.message_timestamp_before_max_ms != LONG_MAX
-            or self.message_timestamp_after_max_ms < AFTER_MAX_MS
-        )
+        return not self.takes_headers_word or self.message_timestamp_after_max_ms < AFTER_MAX_MS
 
     @property
     def roll_ms(self) -> int:

@@ -165,13 +165,8 @@ class Staging:
         self._bytes_max = settings.max_message_bytes
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._stamps = settings.stamps_append_time
-        # Plain: no setting can make us change a batch or look into its records, unless its timestamps lie in the future.
-        self._plain = (
-            not settings.compacts
-            and not settings.stamps_append_time
-            and settings.compression_type == "producer"
-            and settings.message_timestamp_before_max_ms == LONG_MAX
-        )
+        # Plain: a batch enters as it came, unless its timestamps lie in the future.
+        self._plain = settings.takes_headers_word and not settings.stamps_append_time
         if self.segments:
             self._aim_roll()
 
