@@ -36,7 +36,7 @@ from ottla.coordination.conversion import (
     policy,
     undo,
 )
-from ottla.coordination.groups import CONSUMERS, Groups
+from ottla.coordination.groups import CONSUMER_PROTOCOL, Groups
 from ottla.coordination.machine import Caller, Decision, Moment
 from ottla.coordination.reconciliation import Owned
 from ottla.metadata.image import Image
@@ -90,7 +90,7 @@ def _check_join(groups: Groups, group: ConsumerGroup, request: JoinGroupRequest,
         raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL, f"{said} disabled.")
     check_room(groups, group, member_id)
     speaks = (group.classic_protocols[protocol.name] == group.classic_members for protocol in request.protocols)
-    if request.protocol_type != CONSUMERS or not any(speaks):
+    if request.protocol_type != CONSUMER_PROTOCOL or not any(speaks):
         raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported.")
 
 
@@ -160,7 +160,7 @@ def _joined(member: Member) -> JoinGroupResponse:
     assert member.classic is not None
     return JoinGroupResponse(
         generation_id=member.epoch,
-        protocol_type=CONSUMERS,
+        protocol_type=CONSUMER_PROTOCOL,
         protocol_name=member.classic.protocols[0][0],
         member_id=member.id,
     )
@@ -216,7 +216,7 @@ def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, genera
 
 def _check_protocol(member: Member, request: SyncGroupRequest) -> None:
     assert member.classic is not None
-    if request.protocol_type not in (None, CONSUMERS):
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL):
         raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL)
     if request.protocol_name not in (None, member.classic.protocols[0][0]):
         raise KafkaError(Error.INCONSISTENT_GROUP_PROTOCOL)

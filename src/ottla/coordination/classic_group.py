@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ottla.coordination.groups import CLASSIC, CONSUMERS, EMPTY, CheckPartition, Groups
+from ottla.coordination.groups import CLASSIC, CONSUMER_PROTOCOL, EMPTY, CheckPartition, Groups
 from ottla.coordination.machine import Moment, Waiter
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import GroupMetadataKey, GroupMetadataValue, Record
@@ -336,7 +336,7 @@ class ClassicGroup:
     @property
     def topics(self) -> frozenset[str] | None:
         """What the consumers of this generation read; None if it cannot be known."""
-        if self.protocol_type != CONSUMERS:
+        if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if self._topics is None and (self.protocol is not None or not self.members):
             self._topics = self._read_subscriptions()
@@ -355,7 +355,7 @@ class ClassicGroup:
 
     def is_subscribed_to(self, topic: str) -> bool:
         topics = self.topics
-        return self.protocol_type == CONSUMERS if topics is None else topic in topics
+        return self.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
 
     def may_expire(self) -> bool:
         if not self.protocol_type or self.state == EMPTY:

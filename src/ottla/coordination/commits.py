@@ -20,7 +20,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ottla.coordination.groups import CLASSIC, CONSUMERS, EMPTY, CheckPartition, Group, Groups
+from ottla.coordination.groups import CLASSIC, CONSUMER_PROTOCOL, EMPTY, CheckPartition, Group, Groups
 from ottla.coordination.machine import Alarm, Caller, Decision, Moment
 from ottla.coordination.offsets import Commit, tombstone
 from ottla.coordination.records import OffsetCommitKey, OffsetCommitValue, Record
@@ -275,7 +275,7 @@ def delete(
 ) -> Decision[OffsetDeleteResponse]:
     """Forget offsets of topics that no member reads."""
     group = find_any(groups, request.group_id)
-    if group.kind == CLASSIC and group.state != EMPTY and group.protocol_type != CONSUMERS:
+    if group.kind == CLASSIC and group.state != EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(Error.NON_EMPTY_GROUP)
     answer, records = OffsetDeleteResponse(), []
     for topic in request.topics:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coordination.consumer_member import Held, Member, Target, end_records
-from ottla.coordination.groups import CONSUMER, CONSUMERS, EMPTY, CheckPartition
+from ottla.coordination.groups import CONSUMER, CONSUMER_PROTOCOL, EMPTY, CheckPartition
 from ottla.coordination.machine import Moment
 from ottla.coordination.offsets import Commit
 from ottla.coordination.records import Record
@@ -43,7 +43,7 @@ class Resolved(NamedTuple):
 
 class ConsumerGroup:
     kind = CONSUMER
-    protocol_type = CONSUMERS
+    protocol_type = CONSUMER_PROTOCOL
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

@@ -40,7 +40,7 @@ from ottla.coordination.consumer_member import (
     target_epoch_record,
     target_record,
 )
-from ottla.coordination.groups import CONSUMERS, EMPTY, Groups
+from ottla.coordination.groups import CONSUMER_PROTOCOL, EMPTY, Groups
 from ottla.coordination.machine import Alarm, Moment
 from ottla.coordination.simple import SimpleGroup
 from ottla.metadata.image import Image
@@ -90,7 +90,7 @@ def upgrade(groups: Groups, group_id: str, moment: Moment) -> Turn:
 def _check_upgrade(groups: Groups, group: ClassicGroup) -> None:
     if policy(groups) not in (UP, BOTH):
         raise _no_upgrade(group, "online upgrade is disabled.")
-    if group.protocol_type != CONSUMERS:
+    if group.protocol_type != CONSUMER_PROTOCOL:
         raise _no_upgrade(group, "the group does not use the consumer embedded protocol.")
     if len(group.members) > groups.config["group.consumer.max.size"]:
         raise _no_upgrade(group, "the group size exceeds the consumer group maximum size.")
@@ -241,13 +241,13 @@ def downgrade(turn: Turn, members: list[Member], former: Member | None, *, must_
     come back, under a new id, for this one. What else this decision has to say about the consumer group needs no record."""
     group, groups, moment = turn.group, turn.groups, turn.moment
     turn.records = end_records(group.group_id, group.members, group.regexes)
-    classic = ClassicGroup(group.group_id, CONSUMERS, STABLE, moment.wall_ms, group.epoch)
+    classic = ClassicGroup(group.group_id, CONSUMER_PROTOCOL, STABLE, moment.wall_ms, group.epoch)
     for member in members:
         assert member.classic is not None
         side = member.classic
         who = (member.id, member.instance_id, member.client_id, member.client_host)
         timeouts = (member.rebalance_timeout_ms, side.session_timeout_ms)
-        classic.add(ClassicMember(*who, *timeouts, side.protocols), CONSUMERS)
+        classic.add(ClassicMember(*who, *timeouts, side.protocols), CONSUMER_PROTOCOL)
     classic.protocol = classic.elected_protocol()
     for classic_member in classic.members.values():
         is_back = former is not None and classic_member.member_id == members[-1].id

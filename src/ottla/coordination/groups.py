@@ -20,7 +20,7 @@ from ottla.wire.ids import Chance
 # Kinds of groups.
 CLASSIC, CONSUMER = "classic", "consumer"
 # What members of a classic group do together if they are consumers: its protocol type. All consumer groups have it.
-CONSUMERS = "consumer"
+CONSUMER_PROTOCOL = "consumer"
 # The state of a group of any kind in which nobody is.
 EMPTY = "Empty"
 
