@@ -357,22 +357,13 @@ def _since_when(told_at: float, pid: int | None) -> str:
 
 
 def _status_row(query: dict[str, Any], running: bool) -> tuple[object, ...]:
+    """What is not known yet is left empty."""
     state = query["state"] if running or query["state"] in ("failed", "done") else "stopped"
-    lag = "" if query["lag"] is None else query["lag"]
-    if query["batch"] is None:
-        return query["name"], state, "", lag, "", "", query["rows"], query.get("late", 0), query["restarts"]
-    speed, took = f"{query['rows_per_second']:.0f}", f"{query['batch_seconds']:.1f}"
-    return (
-        query["name"],
-        state,
-        speed,
-        lag,
-        query["batch"],
-        took,
-        query["rows"],
-        query.get("late", 0),
-        query["restarts"],
-    )
+    speed, took = "", ""
+    if query["batch"] is not None:
+        speed, took = f"{query['rows_per_second']:.0f}", f"{query['batch_seconds']:.1f}"
+    done = query["batch"], took, query["rows"], query.get("late", 0), query["restarts"]
+    return tuple("" if cell is None else cell for cell in (query["name"], state, speed, query["lag"], *done))
 
 
 def _stop(args: argparse.Namespace) -> int:
