@@ -54,7 +54,7 @@ def of_csv(text: Column, row: Column, fields: StructType, options: Mapping[str, 
     wide = StructType([StructField(field.name, StringType()) for field in fields])
     parsed = F.from_csv(text, wide.toDDL(), dict(options))
     has_other_points = any(name.lower() == "locale" for name in options)
-    judge = _wrong_in_csv if not has_other_points else lambda column, kind: _too_large(column, kind)
+    judge = _too_large if has_other_points else _wrong_in_csv
     return _doubted(text, row, fields) & _looked_at(parsed, lambda each: _any(each, fields, judge))
 
 
