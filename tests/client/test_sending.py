@@ -22,7 +22,7 @@ from ottla.client.sending import FLYING_MAX, Manner, Sender
 from ottla.wire.compression import Codec
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.records import Record, build
-from told import PRODUCE, Told, play
+from puppet import PRODUCE, Puppet, play
 
 NUMBERS = itertools.count()
 LIMIT_S = 60
@@ -246,14 +246,14 @@ def test_a_refused_retry_is_not_taken_for_a_batch_that_was_never_written(broker,
 def test_what_may_have_been_written_is_neither_refused_nor_numbered_anew(doubt):
     """The first attempt may have come to something: the refusal of the second one says nothing about that."""
 
-    async def act(told: Told, producer: Producer) -> None:
+    async def act(puppet: Puppet, producer: Producer) -> None:
         await producer.send("t", value=b"first")
-        told.says[PRODUCE] = [doubt, doubt, Error.MESSAGE_TOO_LARGE, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        puppet.says[PRODUCE] = [doubt, doubt, Error.MESSAGE_TOO_LARGE, Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
         posted = [await producer.post("t", value) for value in (b"one", b"two")]
         results = await asyncio.gather(*posted, return_exceptions=True)
         assert [type(result) for result in results] == [Lost, Lost]
         await asyncio.sleep(1)
-        assert told.asked.count(PRODUCE) == 5 and told.says[PRODUCE] == []
+        assert puppet.asked.count(PRODUCE) == 5 and puppet.says[PRODUCE] == []
 
     play(2, act, transactional_id=None, linger_ms=0, batch_bytes=1)
 

@@ -11,7 +11,7 @@ from ottla.client.connection import Lost
 from ottla.client.producer import Producer
 from ottla.client.transactions import Abortable, Fatal, State
 from ottla.wire.errors import Error, KafkaError
-from told import ADD, ADD_OFFSETS, END, INIT, OFFSETS, PRODUCE, VERSIONS, WHERE, Told, play
+from puppet import ADD, ADD_OFFSETS, END, INIT, OFFSETS, PRODUCE, VERSIONS, WHERE, Puppet, play
 
 
 async def try_all(producer: Producer) -> None:
@@ -78,8 +78,8 @@ def cases(table: list[tuple[int, Error]]) -> list[tuple[int, int, Error]]:
 
 @pytest.mark.parametrize(("generation", "key", "error"), cases(ABORTABLE))
 def test_the_transaction_fails_and_the_next_one_works(generation, key, error):
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[key] = [error]
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[key] = [error]
         with pytest.raises(Abortable) as failed:
             await try_all(producer)
         if (
@@ -100,8 +100,8 @@ def test_the_transaction_fails_and_the_next_one_works(generation, key, error):
 def test_the_producer_is_at_its_end(generation, key, error):
     """TXN-08"""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[key] = [error]
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[key] = [error]
         with pytest.raises(Fatal, match="close") as ended:
             await try_all(producer)
         assert ended.value.error is (Error.PRODUCER_FENCED if error in FENCED else error)
@@ -118,8 +118,8 @@ def test_the_producer_is_at_its_end(generation, key, error):
 def test_a_transaction_that_can_neither_be_committed_nor_aborted_is_the_end(generation):
     """What fails a commit is to be aborted; where that says the same, nothing is left to try."""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[END] = [Error.TRANSACTION_ABORTABLE] * 2
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[END] = [Error.TRANSACTION_ABORTABLE] * 2
         with pytest.raises(Abortable):
             await try_all(producer)
         with pytest.raises(Fatal):
@@ -132,14 +132,14 @@ def test_a_transaction_that_can_neither_be_committed_nor_aborted_is_the_end(gene
 def test_an_abort_of_what_the_coordinator_does_not_know_is_the_end_if_it_did_know_it(known):
     """Where nobody has told it of the transaction, there is nothing to abort."""
 
-    async def act(told: Told, producer: Producer) -> None:
+    async def act(puppet: Puppet, producer: Producer) -> None:
         producer.begin()
-        told.says[ADD_OFFSETS] = [] if known else [Error.GROUP_AUTHORIZATION_FAILED]
+        puppet.says[ADD_OFFSETS] = [] if known else [Error.GROUP_AUTHORIZATION_FAILED]
         try:
             await producer.send_offsets({WHERE: Committed(1)}, "g")
         except Abortable:
             assert not known
-        told.says[END] = [Error.INVALID_TXN_STATE]
+        puppet.says[END] = [Error.INVALID_TXN_STATE]
         if known:
             with pytest.raises(Fatal):
                 await producer.abort()
@@ -151,10 +151,10 @@ def test_an_abort_of_what_the_coordinator_does_not_know_is_the_end_if_it_did_kno
 
 @pytest.mark.parametrize(("generation", "key", "error"), cases(PASSING))
 def test_what_passes_is_asked_again(generation, key, error):
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[key] = [error] * 3
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[key] = [error] * 3
         await try_all(producer)
-        assert told.asked.count(key) >= 4
+        assert puppet.asked.count(key) >= 4
 
     play(generation, act)
 
@@ -163,13 +163,13 @@ def test_what_passes_is_asked_again(generation, key, error):
 def test_an_end_that_nobody_confirms_can_be_asked_for_again(generation):
     """Its outcome is not known: it cannot be turned into the other one."""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[END] = [Error.COORDINATOR_NOT_AVAILABLE] * 1000
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[END] = [Error.COORDINATOR_NOT_AVAILABLE] * 1000
         with pytest.raises(Lost, match=r"call commit\(\) again"):
             await try_all(producer)
         with pytest.raises(ValueError, match=r"commit\(\) it again"):
             await producer.abort()
-        told.says.clear()
+        puppet.says.clear()
         await producer.commit()
         await try_all(producer)
 
@@ -180,15 +180,15 @@ def test_a_batch_that_is_dropped_with_its_number_costs_the_epoch():
     """TXN-09: in generation 1 the next transaction would go on behind a number that was never written, and a copy of the
     batch that is still under way would fit right there. So it gets an epoch of its own."""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[PRODUCE] = [Error.NOT_LEADER_OR_FOLLOWER] * 1000
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[PRODUCE] = [Error.NOT_LEADER_OR_FOLLOWER] * 1000
         producer.begin()
         await producer.post("t", b"never written")
         await asyncio.sleep(1)
         before = producer._sender.identity
         await producer.abort()
         assert producer._sender.identity != before
-        told.says.clear()
+        puppet.says.clear()
         await try_all(producer)
         assert producer._sender.lane(WHERE).sequence == 1
 
@@ -199,19 +199,19 @@ def test_a_batch_that_is_dropped_with_its_number_costs_the_epoch():
 def test_an_abort_that_was_given_up_is_no_way_to_commit(generation):
     """TXN-03: some of the records were dropped already."""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.holds[PRODUCE] = asyncio.Event()
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.holds[PRODUCE] = asyncio.Event()
         producer.begin()
         await producer.post("t", b"flies")
         await asyncio.sleep(1)
         dropped = await producer.post("t", b"dropped")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.abort(), 1)
-        told.holds[PRODUCE].set()
+        puppet.holds[PRODUCE].set()
         assert isinstance(dropped.exception(), KafkaError)
         with pytest.raises(KafkaError, match="aborted"):
             await producer.commit()
-        assert END not in told.asked
+        assert END not in puppet.asked
         await producer.abort()
         await try_all(producer)
 
@@ -222,17 +222,17 @@ def test_an_abort_that_was_given_up_is_no_way_to_commit(generation):
 def test_an_abort_that_was_given_up_when_it_was_nearly_done_goes_on_from_there(generation):
     """TXN-09: the coordinator has nothing left to end, and would say so."""
 
-    async def act(told: Told, producer: Producer) -> None:
-        told.says[PRODUCE] = [Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    async def act(puppet: Puppet, producer: Producer) -> None:
+        puppet.says[PRODUCE] = [Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
         with pytest.raises(Abortable):
             await try_all(producer)
-        told.says[END] = [Error.NONE, Error.INVALID_TXN_STATE]
-        told.holds[VERSIONS] = asyncio.Event()
+        puppet.says[END] = [Error.NONE, Error.INVALID_TXN_STATE]
+        puppet.holds[VERSIONS] = asyncio.Event()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.abort(), 1)
-        told.holds[VERSIONS].set()
+        puppet.holds[VERSIONS].set()
         await producer.abort()
-        told.says.clear()
+        puppet.says.clear()
         await try_all(producer)
 
     play(generation, act)
@@ -242,10 +242,10 @@ def test_an_abort_that_was_given_up_when_it_was_nearly_done_goes_on_from_there(g
 def test_what_each_generation_asks(generation):
     """Generation 2 has no question of its own before it writes, and learns its next epoch from the end."""
 
-    async def act(told: Told, producer: Producer) -> None:
+    async def act(puppet: Puppet, producer: Producer) -> None:
         before = producer._sender.identity
         await try_all(producer)
-        added = [key for key in told.asked if key in (ADD, ADD_OFFSETS)]
+        added = [key for key in puppet.asked if key in (ADD, ADD_OFFSETS)]
         assert sorted(added) == ([] if generation == 2 else [ADD, ADD_OFFSETS])
         assert (producer._sender.identity != before) is (generation == 2)
 
@@ -255,17 +255,17 @@ def test_what_each_generation_asks(generation):
 def test_first_words():
     """A producer that may not have the id can ask again; one that was shut out meanwhile cannot."""
 
-    async def act(told: Told, producer: Producer) -> None:
+    async def act(puppet: Puppet, producer: Producer) -> None:
         for error in (Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Error.INVALID_TRANSACTION_TIMEOUT):
             other = Producer(producer.cluster, transactional_id="u")
-            told.says[INIT] = [error]
+            puppet.says[INIT] = [error]
             with pytest.raises(KafkaError) as refused:
                 await other.init()
             assert refused.value.error is error
-            told.says[INIT] = [Error.CONCURRENT_TRANSACTIONS, Error.COORDINATOR_LOAD_IN_PROGRESS]
+            puppet.says[INIT] = [Error.CONCURRENT_TRANSACTIONS, Error.COORDINATOR_LOAD_IN_PROGRESS]
             await other.init()
         other = Producer(producer.cluster, transactional_id="u")
-        told.says[INIT] = [Error.PRODUCER_FENCED]
+        puppet.says[INIT] = [Error.PRODUCER_FENCED]
         with pytest.raises(Fatal):
             await other.init()
 

@@ -36,7 +36,7 @@ WHERE = TopicPartition("t", 0)
 TAIL_S = 10.0
 
 
-class Told:
+class Puppet:
     """A broker that keeps nothing. `says` holds errors to say, per request, before it says that all is well."""
 
     def __init__(self, transaction_version: int) -> None:
@@ -107,13 +107,13 @@ class Told:
 
 def play(
     generation: int,
-    act: Callable[[Told, Producer], Awaitable[None]],
+    act: Callable[[Puppet, Producer], Awaitable[None]],
     transactional_id: str | None = "t",
     **options: Any,
 ) -> None:
     async def main(loop: SimLoop) -> None:
-        told = Told(2 if generation == 2 else 1)
-        loop.boot("broker", told.serve_forever())
+        puppet = Puppet(2 if generation == 2 else 1)
+        loop.boot("broker", puppet.serve_forever())
 
         async def client() -> None:
             await asyncio.sleep(1)
@@ -122,7 +122,7 @@ def play(
                 producer = Producer(cluster, transactional_id=transactional_id, delivery_s=TAIL_S, **options)
                 if transactional_id is not None:
                     await producer.init()
-                await act(told, producer)
+                await act(puppet, producer)
 
         await loop.boot("client", client())
 
