@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ottla.cli.kafka.controllers_side import Controllers
+from ottla.cli.kafka.controllers import Controllers
 from ottla.client.cluster import Cluster
 from ottla.client.connection import check
 from ottla.wire.errors import Error, KafkaError

@@ -55,7 +55,7 @@ def cluster_of(bootstrap: str, settings: Mapping[str, str] | None = None, *, con
     _check_addresses(bootstrap)
     kind = Cluster
     if controllers:
-        from ottla.cli.kafka.controllers_side import Controllers
+        from ottla.cli.kafka.controllers import Controllers
 
         kind = Controllers
     return kind(bootstrap, client_id=settings.get("client.id", CLIENT_ID), budget_s=BUDGET_SECONDS)

@@ -1,66 +1,28 @@
-"""A controller as its settings file describes it, for adding it to a quorum."""
+"""A cluster as it looks from the listener of its controllers (KIP-919), where nobody knows of topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from ottla.client.cluster import Cluster
+from ottla.client.connection import Connection, check
+from ottla.wire.errors import Error, KafkaError
+from ottla.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 
-from ottla.cli.kafka.options import Failed
-from ottla.wire.ids import uuid_text
-
-VALID = "Is this a valid controller configuration file?"
-
-
-class Controller(NamedTuple):
-    node_id: int
-    directory_id: bytes
-    endpoints: list[tuple[str, str, int]]
-
-    @property
-    def directory_text(self) -> str:
-        return uuid_text(self.directory_id)
+CONTROLLERS = 2
 
 
-def described_by(settings: Mapping[str, str]) -> Controller:
-    """Its number, the id of its directory, and where it listens."""
-    if "node.id" not in settings:
-        raise Failed(f"node.id not found in configuration file. {VALID}")
-    node_id = int(settings["node.id"])
-    if node_id < 0:
-        raise Failed(f"node.id was negative in configuration file. {VALID}")
-    if "controller" not in settings.get("process.roles", ""):
-        raise Failed(f"process.roles did not contain 'controller' in configuration file. {VALID}")
-    return Controller(node_id, _directory_id(settings), _endpoints(settings))
+class Controllers(Cluster):
+    """Requests go to controllers; which there are is learned when the block is entered."""
 
+    async def __aenter__(self) -> Controllers:
+        await super().__aenter__()
+        request = DescribeClusterRequest(endpoint_type=CONTROLLERS)
+        answer: DescribeClusterResponse = await (await self.any()).request(request)
+        check(answer.error_code, answer.error_message)
+        self.cluster_id = answer.cluster_id
+        self.brokers = {node.broker_id: (node.host, node.port) for node in answer.brokers}
+        return self
 
-def _directory_id(settings: Mapping[str, str]) -> bytes:
-    from ottla.log.identity import BadIdentity, read_meta_properties
-    from ottla.world import RealDisk
-
-    home = settings.get("metadata.log.dir") or settings.get("log.dirs", "").split(",")[0].strip()
-    if not home:
-        raise Failed(f"Neither metadata.log.dir nor log.dirs were found. {VALID}")
-    try:
-        meta = read_meta_properties(RealDisk(), home)
-    except (BadIdentity, OSError):
-        meta = None
-    if meta is None:
-        raise Failed(f"Unable to read meta.properties from {home}")
-    return meta.directory_id
-
-
-def _endpoints(settings: Mapping[str, str]) -> list[tuple[str, str, int]]:
-    from ottla.config.listeners import parse_listeners
-
-    if "controller.listener.names" not in settings:
-        raise Failed(f"controller.listener.names was not found. {VALID}")
-    names = [name.strip().upper() for name in settings["controller.listener.names"].split(",")]
-    found = {}
-    for key in ("listeners", "advertised.listeners"):
-        texts = [text.strip() for text in settings.get(key, "").split(",") if text.strip()]
-        protocols = {text.partition("://")[0].upper(): "PLAINTEXT" for text in texts}
-        found.update({endpoint.name: endpoint for endpoint in parse_listeners(key, texts, protocols)})
-    for name in names:
-        if name not in found:
-            raise Failed(f"Cannot find information about controller listener name: {name}")
-    return [(name, found[name].host or "localhost", found[name].port) for name in names]
+    async def broker(self, node_id: int) -> Connection:
+        if node_id not in self.brokers:
+            raise KafkaError(Error.BROKER_NOT_AVAILABLE, f"there is no controller {node_id}")
+        return await super().broker(node_id)

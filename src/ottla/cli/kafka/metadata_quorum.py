@@ -184,7 +184,7 @@ def _change(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
 
 def _adding(args: argparse.Namespace) -> Callable[[Cluster], Awaitable[None]]:
     from ottla.cli.kafka.connecting import properties_of
-    from ottla.cli.kafka.controllers import described_by
+    from ottla.cli.kafka.new_controller import described_by
 
     new = described_by(properties_of(args.command_config))
 
