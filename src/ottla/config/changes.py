@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.kinds import Setting
-from ottla.config.settings import BROKER_SETTINGS, CLIENT_METRICS_SETTINGS, DYNAMIC_ONLY, GROUP_SETTINGS, NODE_SETTINGS
+from ottla.config.settings import (
+    BROKER_SETTINGS,
+    CLIENT_METRICS_SETTINGS,
+    DYNAMIC_ONLY,
+    GROUP_SETTINGS,
+    NODE_SETTINGS,
+    base_name,
+)
 from ottla.wire.errors import Error, KafkaError
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -35,7 +42,6 @@ ONLY_PER_LISTENER = frozenset(
 )
 # Of what can be set for one listener, these can also be set for all brokers.
 CLUSTER_LISTENER = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 METRICS_INTERVAL_MS = (100, 3_600_000)
 MATCHED = frozenset(
@@ -141,8 +147,7 @@ def _none_of(names: list[str], why: str) -> None:
 
 
 def _check_type(name: str, text: str) -> None:
-    match = LISTENER.fullmatch(name)
-    row = NODE_SETTINGS.get(match[1] if match else name)
+    row = NODE_SETTINGS.get(base_name(name))
     if row is None or not row.scope:
         return
     value = row.parse(text)
@@ -155,9 +160,8 @@ def _check_type(name: str, text: str) -> None:
 
 
 def _only_for_one(name: str) -> bool:
-    match = LISTENER.fullmatch(name)
-    if match:
-        return match[1] not in CLUSTER_LISTENER
+    if (base := base_name(name)) != name:
+        return base not in CLUSTER_LISTENER
     return name in BROKER_SETTINGS and BROKER_SETTINGS[name].scope == "broker"
 
 
