@@ -21,7 +21,7 @@ from ottla.coordination.transactions import ending
 from ottla.log.producers import Marker
 from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.rising import Rising
-from ottla.server.couriers import Codes, Courier
+from ottla.server.couriers import Codes, Courier, Place
 from ottla.wire.errors import Error, KafkaError, error_of
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ AGAIN_MAX_S = 5.0
 # What the coordinator of a group says that is not ready; to a coordinator of transactions it is a partition without a leader.
 NOT_READY = {Error.COORDINATOR_NOT_AVAILABLE, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.NOT_COORDINATOR}
 GONE = Error.UNKNOWN_TOPIC_OR_PARTITION
-
-Place = tuple[str, int]
 
 
 class Fenced(Exception):
