@@ -12,7 +12,7 @@ from ottla.client.cluster import Cluster, TopicPartition
 from ottla.client.connection import Connection
 from ottla.client.producer import Producer
 from ottla.metadata.records import NO_LEADER
-from ottla.server.peers import FAREWELL_S
+from ottla.server.peers import DOUBT_S, FAREWELL_S
 from ottla.sim.cluster import PORT, SimCluster, Topology
 from ottla.sim.cluster_checks import Watch
 from ottla.sim.loop import SimLoop, run
@@ -243,6 +243,34 @@ async def asking(it: Scene, dead: str, asked: str) -> None:
     await asyncio.sleep(FAREWELL_S)
     told = await connection.request(request)
     assert number not in [broker.node_id for broker in told.brokers]
+    connection.close()
+
+
+def test_whoever_asks_a_broker_that_alone_has_lost_the_leader_is_answered_all_the_same() -> None:
+    """The others still have it, so nobody else will lead: whether it is gone is asked for a moment, and once."""
+
+    async def scene(loop: SimLoop) -> None:
+        it = Scene(loop)
+        await it.start()
+        await it.cluster.client("client", producing(it, 1))
+        await it.until_whole()
+        await it.cluster.client("client", asking_in_vain(it))
+
+    run(1, scene)
+
+
+async def asking_in_vain(it: Scene) -> None:
+    number = leader_of(it)
+    leader, asked = NAMES[number - 1], next(name for name in NAMES if name != NAMES[number - 1])
+    connection = await Connection.open(asked, PORT)
+    it.loop.network.part([leader], [asked])
+    it.loop.network.reset(leader, asked)
+    await asyncio.sleep(0.01)
+    for wait_s in (DOUBT_S, 0.0):
+        began = it.loop.time()
+        told = await connection.request(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]))
+        assert told.topics[0].partitions[0].leader_id == number
+        assert wait_s <= it.loop.time() - began < wait_s + 0.1
     connection.close()
 
 
