@@ -288,6 +288,32 @@ def test_what_was_taken_away_after_a_clean_stop_is_noticed(damage: str) -> None:
     assert told == ([] if damage in ("none", "directory") else [("t-0", end)])
 
 
+def test_what_all_replicas_had_and_a_power_cut_took_is_named() -> None:
+    """Here it was never synced: only the watermark tells."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 5)
+    run(directory.checkpoint({("t", 0): 8}))
+    again = opened(disk.crash(random.Random(1), Loss.LOST))
+    assert again.loading.shortened == [("t-0", 0, 8)]
+
+
+def test_a_log_that_could_not_be_put_aside_spoils_the_mark_of_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody closes it any more, and a start would find it where it was."""
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 5)
+
+    def refuse(disk: SimDisk, old: str, new: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(SimDisk, "rename", refuse)
+        directory.set_aside("t", 0)
+    directory.close()
+    assert not opened(disk).was_clean
+
+
 def test_empty_and_damaged_checkpoints() -> None:
     """TRAP-16: 0 bytes are legal; nonsense is an error for whoever asks, and means "scan everything" at a start."""
     disk = SimDisk()
