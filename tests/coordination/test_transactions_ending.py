@@ -83,6 +83,25 @@ def test_who_is_somebody_else_is_refused_in_every_state(state, version):
     assert bench.log == written
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
+@pytest.mark.parametrize("committed", [COMMIT, ABORT])
+def test_who_was_replaced_by_a_client_of_generation_1_does_not_become_it(committed, is_marked):
+    """TXN-08, TRAP-65: its epoch is the one before the present one, and no end of its own has begun that."""
+    bench = TransactionsBench()
+    before = bench.init().identity
+    now = bench.init().identity
+    bench.add(now, P0, version=0)
+    bench.end_1(now, committed)
+    if is_marked:
+        bench.mark()
+    written = list(bench.log)
+    for said in (COMMIT, ABORT):
+        assert bench.end(before, said).error is FENCED
+    assert bench.log == written
+    bench.mark()
+    assert bench.add(now, P1, version=0).error is OK
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_an_id_that_nobody_knows_is_refused(version):
     assert TransactionsBench().end((1, 0), COMMIT, version).error is Error.INVALID_PRODUCER_ID_MAPPING

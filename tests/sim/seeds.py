@@ -12,3 +12,9 @@ NAMED: dict[str, tuple[int, int]] = {
     "a log that began anew at its start did not sync the name that says so": (20746, 9),
     "a number that a forgetful leader had taken was given to another batch": (28, 4),
 }
+
+TRANSACTIONS: dict[str, tuple[int, int]] = {
+    # Told again by test_transactions_ending.py: test_who_was_replaced_by_a_client_of_generation_1_does_not_become_it.
+    "who was replaced by a client of generation 1 was told who that is, and ended its transaction": (700351, 9),
+    "the same, and what the successor wrote was committed in part": (700664, 9),
+}

@@ -13,6 +13,7 @@ from ottla.coordination.transactions import ending, init, states
 from ottla.log import producers
 from sim.late_requests import play_late
 from sim.many_seeds import assert_same_in_every_process, caught, play_all, quiet, show
+from sim.seeds import TRANSACTIONS
 from sim.transaction_mutants import MUTANTS
 from sim.transaction_nemesis import STEPS
 from sim.transaction_play import play
@@ -77,6 +78,12 @@ def test_transactions_keep_their_promises_through_thousands_of_seeds(capsys: pyt
     with capsys.disabled():
         show("transactions", figures, began)
     assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("finding", TRANSACTIONS)
+def test_what_was_found_once_about_transactions_stays_found(finding: str) -> None:
+    seed, rounds = TRANSACTIONS[finding]
+    assert play(seed, rounds).anomalies == []
 
 
 # What generation 1 cannot prevent: the schedules of `late_requests`, and what shows of them.

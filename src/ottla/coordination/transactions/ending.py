@@ -133,7 +133,11 @@ COMPLETE_OR_ENDING = ENDING | {State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
 
 
 def _says_again(known: Transaction, client: Identity) -> bool:
-    """Whether the client is who it was before the present epoch began."""
+    """Whether the client is who it was before its own end began the present epoch. An end of generation 1 began none: then
+    somebody took the id over, and who comes from before that must not learn who the producer is now. (Apache Kafka tells it,
+    and both go on in one epoch.)"""
+    if known.client_version < BUMPS_EVERY_END:
+        return False
     now = known.identity
     if now == Identity(client.producer_id, client.epoch + 1):
         return True
