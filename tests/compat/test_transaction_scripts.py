@@ -222,7 +222,8 @@ def wrong_numbers(deal: Dealings) -> None:
     deal.init("a")
     deal.init("a", is_known=True)
     for step in ("before", "during"):
-        for wrong in ({"off": 1}, {"off": -1}, {"producer_id": 77}, {"producer_id": -1}, {"producer_epoch": -1}):
+        epochs: list[dict[str, int]] = [{"off": 1}, {"off": -1}, {"producer_epoch": -1}]
+        for wrong in (*epochs, {"producer_id": 77}, {"producer_id": -1}, {"producer_id": 77, "producer_epoch": -2}):
             for version in range(6):
                 deal.add("a", 0, version=version, **wrong)
                 deal.end("a", version=version, **wrong)

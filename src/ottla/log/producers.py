@@ -164,11 +164,12 @@ class Producers:
 
     def guard(self, producer_id: int, epoch: int, sequence: int, next_generation: bool, now_ms: int) -> Guard | None:
         """What a batch needs to begin a transaction here; None if the transaction is open already."""
-        known = self.known(producer_id) or NOBODY
-        if epoch < known.epoch:
-            raise fenced(epoch, known.epoch)
-        if known.transaction_first >= 0 and known.epoch == epoch:
-            return None
+        known = self.known(producer_id)
+        if known is not None:
+            if epoch < known.epoch:
+                raise fenced(epoch, known.epoch)
+            if known.transaction_first >= 0 and known.epoch == epoch:
+                return None
         guard = self.guards.get(producer_id)
         if guard is None:
             guard = self.guards[producer_id] = Guard(epoch, sequence, next_generation, now_ms)
