@@ -1,11 +1,13 @@
 """Scripts of transactional producers, played on our node and on Apache Kafka 4.3.1: all are told the same, and the
 same is written.
 
-OTTLA_DIFFERENTIAL_SELF sets Apache against Apache.
+OTTLA_DIFFERENTIAL_SELF sets Apache against Apache; OTTLA_DIFFERENTIAL_SEED tries other talks, OTTLA_DIFFERENTIAL_TALKS more.
 """
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from apache import kafka
 from compat.dealings import Dealings, until
 from compat.parties import Line
 from compat.peers import difference, ours_and_apaches
+from compat.talks import Talk
 from compat.test_classic_scripts import read_topic
 from ottla.wire.messages.cluster import ApiVersionsRequest, UpdateFeaturesRequest
 
@@ -27,6 +30,9 @@ SETTINGS = {
     "transaction.max.timeout.ms": "120000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
+SEED = os.environ.get("OTTLA_DIFFERENTIAL_SEED", "ottla")
+TALKS = int(os.environ.get("OTTLA_DIFFERENTIAL_TALKS", "8"))
+STEPS = 30
 Script = Callable[[Dealings], None]
 SCRIPTS: list[Script] = []
 
@@ -464,6 +470,12 @@ def lists(deal: Dealings) -> None:
 def test_same_words(play: Script, addresses: list[str]) -> None:
     """TXN-07, TXN-08: what producers, administrators and readers are told."""
     compare(play, addresses, f"t-{play.__name__}")
+
+
+@pytest.mark.parametrize("number", range(TALKS))
+def test_same_words_in_talks(number: int, addresses: list[str]) -> None:
+    """TXN-07, TXN-08: what nobody has written a script for."""
+    compare(lambda deal: Talk(deal, random.Random(f"{SEED}/{number}")).go_on(STEPS), addresses, f"talk-{SEED}-{number}")
 
 
 @pytest.mark.parametrize("level", [1, 0])
