@@ -14,6 +14,7 @@ from ottla.coordination.machine import Decision
 from ottla.coordination.transactions.states import Marking, State, Transaction, Transactions, to_record
 from ottla.log.producers import Marker
 from ottla.metadata.controller import delete_topics
+from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.replication.partition import Partition
 from ottla.rising import Rising
 from ottla.server.markers import Placed, PlacedInGroups
@@ -283,3 +284,22 @@ async def test_partitions_with_a_late_transaction_are_counted(tmp_path: Path) ->
         assert node.measures.late_transactions.read() == 1
         await node.markers.place(Marker(2, 0, 0, True), "t", 0).is_safe()
         assert node.measures.late_transactions.read() == 0
+
+
+@on_loop
+async def test_a_marker_that_groups_lost_while_another_was_waited_for_is_written_again(tmp_path: Path) -> None:
+    """The disk is full for one write of both. Nobody else writes to the offsets: who waits for what was lost there, waits for
+    ever."""
+    async with serving(tmp_path, disk=(disk := TouchyDisk())) as served:
+        for name in (STATE, CONSUMER_OFFSETS, "Orders"):
+            await served.topic(name)
+        open_transaction(served, "Orders")
+        served.partition("Orders").come_to_rest()
+        decide(served, "x", [(CONSUMER_OFFSETS, 0), ("Orders", 0)])
+        served.partition(STATE).come_to_rest()
+        disk.full = True
+        await until(lambda: served.partition("Orders").traffic.produces > 1 and not served.partition("Orders")._dirty)
+        disk.full = False
+        await until(lambda: state_of(served, "x") is State.COMPLETE_COMMIT)
+        for name in (CONSUMER_OFFSETS, "Orders"):
+            assert await markers(served.partition(name)) == [(ID, 1, True)]

@@ -73,7 +73,8 @@ class Placed:
 
 
 class PlacedInGroups(Placed):
-    """One that the machine of some groups has heard of. If its write fails, that machine is dropped."""
+    """One that the machine of some groups has heard of. If its write fails, that machine is dropped: perhaps while somebody
+    waited for another marker, and nobody else may ever write there."""
 
     __slots__ = ("machine", "shard")
 
@@ -83,7 +84,11 @@ class PlacedInGroups(Placed):
         self.shard, self.machine = shard, shard.machine
 
     async def is_safe(self, seconds: float | None = None) -> None:
+        self._check_machine()
         await super().is_safe(seconds)
+        self._check_machine()
+
+    def _check_machine(self) -> None:
         if self.shard.machine is not self.machine:
             raise KafkaError(Error.NOT_LEADER_OR_FOLLOWER)
 
