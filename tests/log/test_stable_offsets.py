@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from errno import EMFILE
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from ottla.sim.disk import SimDisk, SimFile
 from ottla.wire.records import end_marker
 
 sys.path.insert(0, str(Path(__file__).parent))
-from logs import NOW_MS, batch, make_log, put, reopen
+from compacted import COMPACT, clean, contents, decide, keyed, records, transactional
+from logs import NOW_MS, batch, make_log, put, reopen, run
 
 
 def begin(log: Log, producer_id: int) -> None:
@@ -117,3 +119,30 @@ def test_an_index_of_aborted_transactions_that_cannot_be_made_is_not_looked_for(
     log.roll()
     end(log, 5, commit=False)
     assert [row.first_offset for row in log.aborted_transactions(0, 2)] == [0]
+
+
+def test_who_was_away_until_a_marker_was_compacted_has_to_be_told_by_hand() -> None:
+    """It took a record of a transaction and was gone. When producers are forgotten and tombstones may go, the others have
+    neither the record, because newer ones have its key, nor the marker. docs/operations.md says what to do."""
+    leader, away = (make_log(settings=replace(COMPACT, delete_retention_ms=0)) for _ in range(2))
+    transactional(leader, 7, 0, (b"key", b"old"))
+    copy(leader, away)
+    decide(leader, 7, True)
+    for number in range(60):
+        keyed(leader, (b"key", b"%d" % number), (b"other", b"x" * 30))
+    leader.producers.expire(NOW_MS + 1, 1)
+    for later in range(3):
+        run(clean(leader, now_ms=NOW_MS + later))
+    assert all(head.producer_id < 0 for head, _ in run(contents(leader)))
+    copy(leader, away)
+    assert away.last_stable_offset(away.end_offset) == 0
+    decide(away, 7, False)
+    assert away.last_stable_offset(away.end_offset) == away.end_offset
+    assert (b"key", b"59") in {(record.key, record.value) for record in run(records(away))}
+
+
+def copy(leader: Log, follower: Log) -> None:
+    while follower.end_offset < leader.end_offset:
+        data = run(leader.read(follower.end_offset, 1 << 20, leader.end_offset)).read()
+        follower.append(memoryview(bytearray(data)), Origin.REPLICATION, 0, NOW_MS)
+        follower.publish()
