@@ -341,3 +341,27 @@ def test_the_journal_says_why_a_producer_was_shut_out(tmp_path: Path, caplog: py
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith(ID)]
     assert ["took longer than 1 ms" in line for line in lines] == [True, False]
     assert "begins anew under this id" in lines[1]
+
+
+@on_loop
+async def test_an_id_that_nobody_uses_is_forgotten_and_one_with_a_transaction_is_not(tmp_path: Path) -> None:
+    """transactional.id.expiration.ms: whoever comes back with its old producer id is sent to begin anew."""
+    often = {"transaction.remove.expired.transaction.cleanup.interval.ms": "20"}
+    soon = {**SMALL, **often, "transaction.state.log.num.partitions": "1", "transactional.id.expiration.ms": "1"}
+    async with serving(tmp_path, soon) as served:
+        client = await coordinated(served)
+
+        async def states() -> dict[str, str]:
+            listed = await client.call(ListTransactionsRequest(), 2)
+            return {each.transactional_id: each.transaction_state for each in listed.transaction_states}
+
+        open_one = await initialised(client)
+        while (await add(client, open_one, 0))[0] is not Error.NONE:  # it was faster
+            open_one = await initialised(client)
+        idle = await init(client, transactional_id="idle")
+        while (found := await states()) != {ID: "Ongoing"}:
+            assert found[ID] == "Ongoing"
+            await asyncio.sleep(0.01)
+        late = EndTxnRequest(transactional_id="idle", producer_id=idle.producer_id, producer_epoch=0, committed=True)
+        assert (await client.call(late, 5)).error_code == Error.INVALID_PRODUCER_ID_MAPPING.code
+        assert (await end(client, open_one)).error_code == 0
