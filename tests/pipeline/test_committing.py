@@ -54,6 +54,11 @@ SINK = Sink("s")
         (Marker("other", 3), MicroBatch("q", 0), "written by query other .up to batch 2.*new checkpoint"),
         (Marker("other", 3), MicroBatch("q", 3), "give each its own sinkId"),
         (Marker("other", 1), MicroBatch("q", 0), "new checkpoint"),
+        (Marker("q", 3, "plan"), MicroBatch("q", 2, "plan"), Outcome.SKIPPED),
+        (Marker("q", 3), MicroBatch("q", 2, "plan"), Outcome.SKIPPED),
+        (Marker("q", 3, "plan"), MicroBatch("q", 2), Outcome.SKIPPED),
+        (Marker("q", 3, "plan"), MicroBatch("q", 3, "next"), Outcome.WRITTEN),
+        (Marker("q", 3, "plan"), MicroBatch("q", 2, "anew"), "an older copy"),
     ],
 )
 def test_what_is_to_be_done_with_a_batch(marker, micro_batch, outcome):
@@ -168,6 +173,25 @@ def test_the_marker_outlives_the_offset_that_says_the_same(kafka):
         assert await scene.seen() == ["a", "b", "c"]
 
     play(kafka, act)
+
+
+def test_a_batch_that_was_planned_anew_is_no_repetition(broker):
+    """Its number alone would pass for one, and what it has more would never be written. Both places of the marker tell."""
+
+    async def act(scene: Scene) -> None:
+        first, anew = MicroBatch("q", 0, "first"), MicroBatch("q", 0, "anew")
+        assert await scene.commit(first, "a") is Outcome.WRITTEN
+        for forget in (False, True):
+            if forget:
+                await scene.forget_offset()
+            assert await scene.commit(first, "a") is Outcome.SKIPPED
+            with pytest.raises(Refused, match="older copy"):
+                await scene.commit(anew, "a", "b")
+        assert await scene.commit(anew, "b", accept="q") is Outcome.WRITTEN
+        assert await scene.commit(anew, "b") is Outcome.SKIPPED
+        assert await scene.seen() == ["a", "b"]
+
+    play(broker, act)
 
 
 def test_the_topic_of_markers_is_compacted_and_never_expires(broker):

@@ -123,3 +123,28 @@ def test_without_keys_rows_are_added(target):
     with pytest.raises(psycopg.errors.UniqueViolation):
         postgres.write(plain, MicroBatch("query", 1), ["page"], [("c",), ("a",)])
     assert [row[0] for row in rows(target)] == ["a", "b"]
+
+
+def test_a_micro_batch_that_was_planned_anew_is_no_repetition(target):
+    """Of a checkpoint that is one micro-batch older: what it has more would be lost. One whose plan nobody knows passes."""
+    postgres.write(target, MicroBatch("query", 0, "first"), COLUMNS, [("a", 1, None, None)])
+    assert not postgres.write(target, MicroBatch("query", 0, "first"), COLUMNS, [("z", 9, None, None)])
+    assert not postgres.write(target, MicroBatch("query", 0), COLUMNS, [("z", 9, None, None)])
+    with pytest.raises(Refused, match=r"micro-batch 0 of .* comes after 0 "):
+        postgres.write(target, MicroBatch("query", 0, "second"), COLUMNS, [("a", 1, None, None), ("b", 1, None, None)])
+    assert [row[0] for row in rows(target)] == ["a"]
+
+
+def test_a_table_of_markers_from_before_plans_is_used_on(target):
+    with psycopg.connect(target.address) as connection:
+        connection.execute("CREATE SCHEMA old")
+        connection.execute(
+            "CREATE TABLE old.ottla_batches (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
+        )
+        connection.execute("INSERT INTO old.ottla_batches VALUES (%s, 'query', 4)", [target.query])
+    old = replace(target, address=f"{target.address}&options=-csearch_path%3Dold,public")
+    assert not postgres.write(old, MicroBatch("query", 4, "fourth"), COLUMNS, [("z", 9, None, None)])
+    assert postgres.write(old, MicroBatch("query", 5, "fifth"), COLUMNS, [("a", 1, None, None)])
+    with pytest.raises(Refused):
+        postgres.write(old, MicroBatch("query", 5, "another"), COLUMNS, [("z", 9, None, None)])
+    assert [row[0] for row in rows(target)] == ["a"]

@@ -119,6 +119,39 @@ def test_micro_batches_of_foreach_batch_are_each_written_once(scene):
     assert scene.values() == ["a", "b"]
 
 
+def test_a_micro_batch_that_was_planned_anew_is_no_repetition(scene, tmp_path):
+    """What Spark has planned under a number stands in the checkpoint, if this machine can see that."""
+    planned = tmp_path / "check point" / "offsets" / "1"
+    planned.parent.mkdir(parents=True)
+    planned.write_text("from 0 to 1")
+    checkpoint = planned.parents[1]
+    stream = {"checkpointLocation": checkpoint.as_uri()}
+    batch = {"checkpointLocation": str(checkpoint), "queryId": "q", "batchId": "1", "sinkId": "batch"}
+    scene.stream(0, "a", **stream)
+    scene.stream(1, "b", **stream)
+    scene.write("a", **{**batch, "batchId": "0"})
+    scene.write("b", **batch)
+    scene.stream(1, "b", **stream)
+    scene.write("b", **batch)
+    planned.write_text("from 0 to 2")
+    scene.stream(1, "b", checkpointLocation="s3a://far/away")
+    with pytest.raises(Refused, match="older copy"):
+        scene.stream(1, "b", **stream)
+    with pytest.raises(Refused, match="older copy"):
+        scene.write("b", **batch)
+    assert scene.values() == ["a", "a", "b", "b"]
+
+
+def test_a_task_of_which_nothing_is_known_is_not_left_out(scene):
+    """Spark has no message of a task that failed, and commits nothing then; should it do so, the others are not all."""
+    writer = stream_writer(scene.options, VALUE, False)
+    with pytest.raises(SinkError, match="1 of 2 tasks have not said"):
+        writer.commit([scene.task("a"), None], 0)
+    with pytest.raises(SinkError, match="1 of 2 tasks have not said"):
+        batch_writer(scene.options, VALUE, False).commit([None, scene.task("a")])
+    assert scene.values() == []
+
+
 def test_an_operation_is_written_once(scene):
     """Repeated under its name it is skipped; another name, and another topic under the same name, are other operations."""
     for _ in range(2):

@@ -501,6 +501,25 @@ def test_files_whose_checkpoint_is_gone_are_not_added_to(spark, address, tmp_pat
         pipeline.run()
 
 
+def test_what_updates_notices_a_checkpoint_that_was_put_back(spark, address, tmp_path):
+    """One micro-batch older than the output: its next one has the number of the last, and more in it."""
+    place, backup = tmp_path / ".ottla" / "back" / "checkpoints", tmp_path / "backup"
+    pipeline = Pipeline("back", bootstrap=address, trigger="available-now", directory=tmp_path)
+    pipeline.source("back", topic("back", format="json", schema="n INT"))
+    pipeline.sink("out", to_topic("back-again", mode="update"), of="back")
+    for number in (1, 2):
+        send(address, "back", [(None, {"n": number})])
+        pipeline.run()
+        if number == 1:
+            shutil.copytree(place, backup)
+    shutil.rmtree(place)
+    shutil.move(backup, place)
+    send(address, "back", [(None, {"n": 4})])
+    with pytest.raises(Failed, match="its checkpoint is an older copy"):
+        pipeline.run()
+    assert [row["n"] for row in values(spark, address, "back-again")] == [1, 2]
+
+
 def test_a_table_in_memory_begins_anew_with_each_run(spark, tmp_path):
     """Its rows are gone with the run before it, so that a checkpoint must not say that they are there."""
     (tmp_path / "in").mkdir()

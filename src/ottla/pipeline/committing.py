@@ -14,7 +14,8 @@ comes later reads the marker first.
     marker says            the batch of this query is
     nothing                0: write it. Another: refused, because a marker is missing, not "not yet written"
     next is this one       to be written
-    next is one more       written already: skipped. Spark repeats its last batch after a failure, and no other
+    next is one more       written already: skipped. Spark repeats its last batch after a failure, and no other. If it was
+                           planned otherwise (`plans.py`), it is none: refused, because the checkpoint is older
     anything else          refused: the checkpoint is older than the output (a backup?), or batches are missing
     another query          refused: the checkpoint was lost, or two queries use one sink id
 
@@ -43,6 +44,7 @@ from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
 from ottla.client.transactions import FENCED
 from ottla.pipeline.advice import OPTIONS, Advice
+from ottla.pipeline.plans import UNKNOWN
 from ottla.pipeline.spool import Entry
 from ottla.wire.errors import Error, KafkaError
 
@@ -78,17 +80,31 @@ class Refused(SinkError):
 
 
 class MicroBatch(NamedTuple):
-    """One batch of one query; of a batch write, its operation and 0."""
+    """One batch of one query; of a batch write, its operation and 0. The plan tells it from another of that number."""
 
     query_id: str
     batch_id: int
+    plan: str = UNKNOWN
 
 
 class Marker(NamedTuple):
-    """How far a query has come."""
+    """How far a query has come, and the plan of the last batch."""
 
     query_id: str
     next_batch: int
+    plan: str = UNKNOWN
+
+    @classmethod
+    def behind(cls, done: MicroBatch) -> Marker:
+        return cls(done.query_id, done.batch_id + 1, done.plan)
+
+    @classmethod
+    def of_offset(cls, offset: Committed) -> Marker:
+        query_id, _, plan = (offset.metadata or "").partition("\n")
+        return cls(query_id, offset.offset, plan)
+
+    def as_offset(self) -> Committed:
+        return Committed(self.next_batch, metadata="\n".join(filter(None, (self.query_id, self.plan))))
 
 
 class Outcome(Enum):
@@ -121,15 +137,18 @@ def judge(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> Outcome
 
 def outcome_of(marker: Marker | None, micro_batch: MicroBatch) -> Outcome | None:
     """The rule of the table above, wherever markers are kept; None if the two do not belong together."""
-    if marker is not None and marker.query_id == micro_batch.query_id and marker.next_batch == micro_batch.batch_id + 1:
-        return Outcome.SKIPPED
-    if marker == Marker(*micro_batch) or (marker is None and micro_batch.batch_id == 0):
+    if marker is None:
+        return Outcome.WRITTEN if micro_batch.batch_id == 0 else None
+    if marker.query_id != micro_batch.query_id:
+        return None
+    if marker.next_batch == micro_batch.batch_id:
         return Outcome.WRITTEN
-    return None
+    is_same = marker.plan == micro_batch.plan or UNKNOWN in (marker.plan, micro_batch.plan)
+    return Outcome.SKIPPED if marker.next_batch == micro_batch.batch_id + 1 and is_same else None
 
 
 def _misfit(marker: Marker | None, micro_batch: MicroBatch, sink: Sink) -> str:
-    (query_id, batch_id), sink_id = micro_batch, sink.sink_id
+    (query_id, batch_id, _), sink_id = micro_batch, sink.sink_id
     if marker is None:
         return (
             f"The checkpoint of query {query_id} has come to batch {batch_id}, but nothing says that the sink "
@@ -175,7 +194,7 @@ async def commit_once(
         if outcome is Outcome.WRITTEN:
             producer.begin()
             await _post(producer, batches)
-            await _mark(producer, sink.sink_id, Marker(micro_batch.query_id, micro_batch.batch_id + 1))
+            await _mark(producer, sink.sink_id, Marker.behind(micro_batch))
             await producer.commit()
         return outcome
 
@@ -227,9 +246,10 @@ async def _post(producer: Producer, batches: Batches) -> None:
 
 
 async def _mark(producer: Producer, sink_id: str, marker: Marker) -> None:
-    value = json.dumps({"version": 1, "query": marker.query_id, "next_batch": marker.next_batch})
+    fields = {"version": 1, "query": marker.query_id, "next_batch": marker.next_batch, "plan": marker.plan}
+    value = json.dumps({name: field for name, field in fields.items() if field != UNKNOWN})
     await producer.post(PROGRESS_TOPIC, value.encode(), sink_id.encode(), partition=0)
-    await producer.send_offsets({PROGRESS: Committed(marker.next_batch, metadata=marker.query_id)}, sink_id)
+    await producer.send_offsets({PROGRESS: marker.as_offset()}, sink_id)
 
 
 @contextlib.contextmanager
@@ -288,7 +308,7 @@ async def _fetch_marker(cluster: Cluster, sink_id: str, budget_s: float | None =
         found = await cluster.retrying(lambda: fetch(coordinator, [PROGRESS], require_stable=True), budget_s)
     finally:
         coordinator.close()
-    return Marker(found[PROGRESS].metadata or "", found[PROGRESS].offset) if PROGRESS in found else None
+    return Marker.of_offset(found[PROGRESS]) if PROGRESS in found else None
 
 
 async def _scan(cluster: Cluster, sink_id: str) -> Marker | None:
@@ -312,7 +332,7 @@ async def _scan(cluster: Cluster, sink_id: str) -> Marker | None:
     if latest is None:
         return None
     fields = json.loads(latest)
-    return Marker(fields["query"], fields["next_batch"])
+    return Marker(fields["query"], fields["next_batch"], fields.get("plan", UNKNOWN))
 
 
 async def _ensure_progress_topic(cluster: Cluster) -> bool:

@@ -17,6 +17,8 @@ makes a new writer for each: all they share is what the tasks return.
                        write is a transaction (all or nothing) that is written again when it is repeated
     queryId, batchId   of a batch write inside of `foreachBatch`: whose micro-batch it is. It is then written as a stream
                        writes: skipped when it is repeated, refused when it does not fit to what was written
+    checkpointLocation Spark's own, of a stream; and beside queryId and batchId that of their query. By what it says of a
+                       micro-batch one that is repeated is told from another with its number (`plans.py`)
     tooLarge           what becomes of a row that the topic does not take: `fail`, or `cut`, and its first bytes are written
     spoolAbove         a task with more bytes than this hands them to the driver in a file (1 MiB)
     spoolPath          where such files are: a directory that all machines see, or a URI of an object store
@@ -54,6 +56,7 @@ from ottla.pipeline.advice import BY_NAME, Advice
 from ottla.pipeline.blocking import Broker
 from ottla.pipeline.committing import Batches, MicroBatch, Sink, SinkError, commit_once, commit_whole, deliver
 from ottla.pipeline.options import BadOption, Connect, Text, refuse_unknown
+from ottla.pipeline.plans import plan_of
 from ottla.pipeline.rows import NO_TOPIC, Encoder, Shape
 from ottla.pipeline.spool import Filling, Parcel, Spool
 from ottla.wire.compression import Codec
@@ -130,6 +133,7 @@ class Writing:
     exactly_once: bool
     operation_id: str | None
     micro_batch: MicroBatch | None
+    checkpoint: str | None
     codec: int
     level: int | None
     batch_bytes: int
@@ -160,6 +164,7 @@ class Writing:
             exactly_once=exactly_once,
             operation_id=text.get("operationId") or None,
             micro_batch=_micro_batch(text),
+            checkpoint=text.get("checkpointLocation"),
             codec=codec,
             level=level,
             batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
@@ -363,9 +368,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return encode(self.writing, self.spool, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        made, sink = _made(messages), self.writing.sink
+        made, sink = _all(messages), self.writing.sink
         if self.writing.exactly_once:
-            micro_batch = MicroBatch(_query_id(made), batchId)
+            micro_batch = MicroBatch(_query_id(made), batchId, plan_of(self.writing.checkpoint, batchId))
             _send(
                 self.writing,
                 made,
@@ -388,6 +393,9 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
         self.sink, self.micro_batch = writing.sink, writing.micro_batch
+        if self.micro_batch is not None:
+            plan = plan_of(writing.checkpoint, self.micro_batch.batch_id)
+            self.micro_batch = self.micro_batch._replace(plan=plan)
         if self.micro_batch is None:
             name = writing.operation_id or uuid.uuid4().hex
             self.sink = writing.sink._replace(sink_id=f"{writing.sink.sink_id}/{name}")
@@ -399,7 +407,7 @@ class BatchWriter(DataSourceArrowWriter):
         return encode(self.writing, self.spool, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        made, sink, micro_batch = _made(messages), self.sink, self.micro_batch
+        made, sink, micro_batch = _all(messages), self.sink, self.micro_batch
         if not self.writing.exactly_once:
             _send(self.writing, made, lambda cluster, batches, _: deliver(cluster, sink, batches))
         elif micro_batch is None:
@@ -433,6 +441,16 @@ def _send(
 def _batches(made: Iterable[Message]) -> Batches:
     for message in made:
         yield from message.spool.read(message.parcel)
+
+
+def _all(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+    """What is committed, is committed whole."""
+    made = _made(messages)
+    if len(made) != len(messages):
+        raise SinkError(
+            f"{len(messages) - len(made)} of {len(messages)} tasks have not said what they made: not written"
+        )
+    return made
 
 
 def _made(messages: Iterable[WriterCommitMessage | None]) -> list[Message]:

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 
 from ottla.pipeline.committing import Marker, MicroBatch, Outcome, Refused, outcome_of
+from ottla.pipeline.plans import UNKNOWN
 
 MARKERS = "ottla_batches"
 ORDER = "ottla_row_number"
@@ -52,7 +53,7 @@ def _is_there(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBat
     marker = _marker(cursor, target, micro_batch)
     found = outcome_of(marker, micro_batch)
     if found is None:
-        query_id, batch_id = micro_batch
+        query_id, batch_id, _ = micro_batch
         raise Refused(
             f"micro-batch {batch_id} of {target.query} (checkpoint {query_id}) comes after {marker.next_batch - 1} "
             f"(checkpoint {marker.query_id}) in {MARKERS}: the checkpoint and the table do not belong together. To begin "
@@ -64,14 +65,23 @@ def _is_there(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBat
 def _marker(cursor: psycopg.Cursor[Any], target: Target, micro_batch: MicroBatch) -> Marker:
     """Locked until the end of the transaction."""
     cursor.execute(
-        f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL)"
+        f"CREATE TABLE IF NOT EXISTS {MARKERS} (query text PRIMARY KEY, checkpoint text NOT NULL, batch bigint NOT NULL, "
+        f"plan text NOT NULL DEFAULT '{UNKNOWN}')"
     )
+    _add_plans(cursor)
     # There must be one before the first micro-batch too: where two drivers come with that, the second waits for the first.
     first = [target.query, micro_batch.query_id]
     cursor.execute(f"INSERT INTO {MARKERS} VALUES (%s, %s, -1) ON CONFLICT DO NOTHING", first)
-    cursor.execute(f"SELECT checkpoint, batch FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
-    checkpoint, last = cursor.fetchone()  # type: ignore[misc]  # a row that is there
-    return Marker(checkpoint, last + 1)
+    cursor.execute(f"SELECT checkpoint, batch, plan FROM {MARKERS} WHERE query = %s FOR UPDATE", [target.query])
+    checkpoint, last, plan = cursor.fetchone()  # type: ignore[misc]  # a row that is there
+    return Marker(checkpoint, last + 1, plan)
+
+
+def _add_plans(cursor: psycopg.Cursor[Any]) -> None:
+    """To a table that is older than they are. Where there is one already, nothing is locked for it."""
+    cursor.execute("SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'plan'", [MARKERS])
+    if cursor.fetchone() is None:
+        cursor.execute(f"ALTER TABLE {MARKERS} ADD COLUMN IF NOT EXISTS plan text NOT NULL DEFAULT '{UNKNOWN}'")
 
 
 def _insert(cursor: psycopg.Cursor[Any], target: Target, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -101,7 +111,8 @@ def _insertion(target: Target, columns: Sequence[str]) -> sql.SQL | Any:
 
 
 def _mark(cursor: psycopg.Cursor[Any], query: str, micro_batch: MicroBatch) -> None:
-    cursor.execute(f"UPDATE {MARKERS} SET batch = %s WHERE query = %s", [micro_batch.batch_id, query])
+    done = [micro_batch.batch_id, micro_batch.plan, query]
+    cursor.execute(f"UPDATE {MARKERS} SET batch = %s, plan = %s WHERE query = %s", done)
 
 
 def _adapted(value: Any) -> Any:

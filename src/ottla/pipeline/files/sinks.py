@@ -29,6 +29,7 @@ from ottla.pipeline.committing import MicroBatch, SinkError
 from ottla.pipeline.files import failures, formats, modes
 from ottla.pipeline.files.nodes import WrongPipeline
 from ottla.pipeline.files.spec import AVAILABLE_NOW, ONCE, Sink, Spec
+from ottla.pipeline.plans import plan_of
 from ottla.pipeline.sink import QUERY_ID
 
 POSTGRES = "jdbc:postgresql:"
@@ -96,6 +97,7 @@ def _to_topic(options: dict[str, str], asked: Asked) -> Callable[[DataFrame, int
 
     def write(batch: DataFrame, number: int) -> None:
         named = {"queryId": asked.query_of(batch), "batchId": str(number)} if once else {}
+        named["checkpointLocation"] = asked.checkpoint
         batch.write.format("ottla").options(**options, **named).mode("append").save()
 
     return write
@@ -125,7 +127,7 @@ class Asked:
     """
 
     def __init__(self, checkpoint: str) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._found = ""
 
     def query_of(self, batch: DataFrame) -> str:
@@ -135,7 +137,7 @@ class Asked:
         return self._found
 
     def _read(self, batch: DataFrame) -> str:
-        place = f"{self._checkpoint}/metadata"
+        place = f"{self.checkpoint}/metadata"
         lines = [row.value for row in batch.sparkSession.read.text(place).collect()]
         try:
             return str(json.loads("".join(lines))["id"])
@@ -197,7 +199,7 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
     asked = Asked(checkpoint_of(sink, spec))
 
     def write(batch: DataFrame, number: int) -> None:
-        micro_batch = MicroBatch(asked.query_of(batch), number)
+        micro_batch = MicroBatch(asked.query_of(batch), number, plan_of(asked.checkpoint, number))
         postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
 
     return write
