@@ -1,5 +1,7 @@
-"""Numbers that Spark's readers of JSON and CSV change without a word: 200 as a TINYINT is -56, 1.239 as a DECIMAL(5, 2) is
-1.24, 1e400 as a DOUBLE is infinity. Who sends them should be told, and not find another number at the end of the pipeline.
+"""Numbers and times that Spark's readers of JSON and CSV change without a word: 200 as a TINYINT is -56, 1.239 as a
+DECIMAL(5, 2) is 1.24, 1e400 as a DOUBLE is infinity. "10:00" as a TIMESTAMP is ten o'clock of the day on which it is read, so
+another one when it is read again; and milliseconds, taken for seconds, are a time in the year 58,000, behind which a watermark
+passes over whatever comes then. Who sends them should be told, and not find something else at the end of the pipeline.
 
 A record that may have one, by what was read or by how it is written, is read a second time into columns that lose nothing, and
 looked at there. Others are not, and neither is any of a source that has no column of such a type.
@@ -25,37 +27,62 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
 # A column of this type is wrong; None if its type does not say.
 Judge = Callable[[Column, DataType], Column | None]
-REAL = (FloatType, DoubleType)
+REAL: tuple[type[DataType], ...] = (FloatType, DoubleType)
+JUDGED = (ByteType, FractionalType, TimestampType, TimestampNTZType)
 INFINITE = float("inf")
 # How a number with so many digits behind its point may be written: plainly, with an exponent, or in escapes. Spark reads
 # decimals from texts too, and passes over the commas in them.
 MAY_BE_LONGER = r"[.](?:,*[0-9]){%d}|[0-9][.]?[eE]|\\u"
+# A time without a day, as Spark takes it; and how one may stand in a record, where others stand behind a day or a sign.
+NO_DAY = r"^\s*T?[0-9]{1,2}:"
+MAY_HAVE_NO_DAY = r"(?:^|[^0-9T\s+-])\s*T?[0-9]{1,2}:[0-9]|\\u"
+# Times have years of four digits.
+FIRST_S, BEYOND_S = -62_135_596_800, 253_402_300_800
 
 
 def of_json(text: Column, row: Column, fields: StructType, options: Mapping[str, str]) -> Column | None:
     """Whether a number in `row`, which has been read from this text, is another than the text has; None if none can be."""
-    kept = _only(fields, (ByteType, DecimalType, *REAL))
+    kept = _only(fields, (ByteType, DecimalType, *REAL, *_guessed(options)))
     if kept is None:
-        return None
+        return _any(row, fields, _beyond)
     wide = StructType([StructField("record", _wide(kept))])
     # Infinity may be sent as such. Where it is not taken, all that is infinite is a number that was too large.
     parsed = F.from_json(text, wide, {**options, "allowNonNumericNumbers": "false"})
-    return _doubted(text, row, fields) & _looked_at(parsed, lambda each: _any(each["record"], kept, _wrong_in_json))
+    doubted = _doubted(text, row, kept)
+    return _either(
+        _any(row, fields, _beyond),
+        doubted & _looked_at(parsed, lambda each: _any(each["record"], kept, _wrong_in_json)),
+    )
 
 
 def of_csv(text: Column, row: Column, fields: StructType, options: Mapping[str, str]) -> Column | None:
-    if _only(fields, (DecimalType, *REAL)) is None:
-        return None
+    has_other_points = any(name.lower() == "locale" for name in options)
+    decimals = () if has_other_points else (DecimalType,)
+    kept = _only(fields, (*decimals, *REAL, *_guessed(options)))
+    if kept is None:
+        return _any(row, fields, _beyond)
     wide = StructType([StructField(field.name, StringType()) for field in fields])
     parsed = F.from_csv(text, wide.toDDL(), dict(options))
-    has_other_points = any(name.lower() == "locale" for name in options)
-    judge = _too_large if has_other_points else _wrong_in_csv
-    return _doubted(text, row, fields) & _looked_at(parsed, lambda each: _any(each, fields, judge))
+    doubted = _doubted(text, row, kept)
+    return _either(
+        _any(row, fields, _beyond), doubted & _looked_at(parsed, lambda each: _any(each, kept, _wrong_in_csv))
+    )
+
+
+def _guessed(options: Mapping[str, str]) -> tuple[type[DataType], ...]:
+    """Times are guessed at, unless it is said how they are written."""
+    return () if any(name.lower() == "timestampformat" for name in options) else (TimestampType,)
+
+
+def _either(one: Column | None, other: Column) -> Column:
+    return other if one is None else one | other
 
 
 def _looked_at(parsed: Column, judge: Callable[[Column], Column | None]) -> Column:
@@ -71,11 +98,13 @@ def _judged(judge: Callable[[Column], Column | None]) -> Callable[[Column], Colu
     return judged
 
 
-def _doubted(text: Column, row: Column, fields: StructType) -> Column:
+def _doubted(text: Column, row: Column, fields: DataType) -> Column:
     by_value = _any(row, fields, _may_be_wrong)
     scales = _scales(fields)
-    by_text = F.rlike(text, F.lit(MAY_BE_LONGER % (min(scales) + 1))) if scales else F.lit(False)
-    return by_text if by_value is None else by_value | by_text
+    signs = [MAY_BE_LONGER % (min(scales) + 1)] if scales else []
+    signs += [MAY_HAVE_NO_DAY] if _only(fields, (TimestampType,)) is not None else []
+    by_text = F.rlike(text, F.lit("|".join(signs))) if signs else F.lit(False)
+    return _either(by_value, by_text)
 
 
 def _may_be_wrong(column: Column, kind: DataType) -> Column | None:
@@ -84,7 +113,16 @@ def _may_be_wrong(column: Column, kind: DataType) -> Column | None:
     return F.abs(column) == INFINITE if isinstance(kind, REAL) else None
 
 
+def _beyond(column: Column, kind: DataType) -> Column | None:
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        return None
+    time = column.cast("timestamp")
+    return (time < F.timestamp_seconds(F.lit(FIRST_S))) | (time >= F.timestamp_seconds(F.lit(BEYOND_S)))
+
+
 def _wrong_in_json(column: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, TimestampType):
+        return F.rlike(column, F.lit(NO_DAY))
     if isinstance(kind, ByteType):
         return (column < -128) | (column > 127)
     if isinstance(kind, DecimalType):
@@ -93,6 +131,8 @@ def _wrong_in_json(column: Column, kind: DataType) -> Column | None:
 
 
 def _wrong_in_csv(column: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, TimestampType):
+        return F.rlike(column, F.lit(NO_DAY))
     return _rounded(column, kind) if isinstance(kind, DecimalType) else _too_large(column, kind)
 
 
@@ -121,7 +161,7 @@ def _any(column: Column, kind: DataType, judge: Judge) -> Column | None:
         judged = [each for each in found if each is not None]
         return reduce(Column.__or__, judged) if judged else None
     if not isinstance(kind, ArrayType | MapType):
-        made = judge(column, kind) if isinstance(kind, ByteType | FractionalType) else None
+        made = judge(column, kind) if isinstance(kind, JUDGED) else None
         return None if made is None else F.coalesce(made, F.lit(False))
     inside, values = (
         (kind.elementType, column) if isinstance(kind, ArrayType) else (kind.valueType, F.map_values(column))
@@ -156,6 +196,8 @@ def _wide(kind: DataType) -> DataType:
         return MapType(kind.keyType, _wide(kind.valueType))
     if isinstance(kind, DecimalType):
         return VariantType()
+    if isinstance(kind, TimestampType):
+        return StringType()
     return ShortType() if isinstance(kind, ByteType) else kind
 
 

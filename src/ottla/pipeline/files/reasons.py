@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from ottla.pipeline.files.exact import BEYOND_S, FIRST_S, NO_DAY
 from ottla.pipeline.files.fitting import INFINITE
 
 # Names of Spark's types as `simpleString` has them, and what JSON may have there.
@@ -104,13 +106,26 @@ def separator(options: Mapping[str, str]) -> str:
 
 def _changed(name: str, kind: str, field: str) -> str:
     """A number as text that its column would change."""
+    if kind.startswith("timestamp"):
+        return _no_time(name, kind, field)
     try:
         return _misfit(name, kind, Fraction.read(field)) if kind.startswith(("decimal", *REAL)) else ""
     except ValueError:
         return ""
 
 
+def _no_time(name: str, kind: str, value: Any) -> str:
+    """What Spark would take for another one. Whatever else it does not take is said of all columns at once."""
+    if isinstance(value, int) and not isinstance(value, bool) and not FIRST_S <= value < BEYOND_S:
+        told = f"{kind.upper()} takes seconds; of milliseconds make a BIGINT and timestamp_millis({name})"
+        return f"{name} is {_shown(value)}: {told}"
+    has_no_day = isinstance(value, str) and re.match(NO_DAY, value) is not None
+    return f"{name} is {_shown(value)}, which has no day: another one each day" if has_no_day else ""
+
+
 def _misfit(name: str, kind: str, value: Any) -> str:
+    if kind.startswith("timestamp"):
+        return _no_time(name, kind, value)
     fits = True
     if kind.startswith(NUMBERS):
         fits = isinstance(value, int | float) and not isinstance(value, bool)
