@@ -34,6 +34,7 @@ from ottla.pipeline.options import BadOption
 from ottla.pipeline.rows import RowError
 from ottla.pipeline.sink import Message, Writing, batch_writer, stream_writer
 from ottla.wire.compression import Codec
+from pipeline.stores import store
 
 NUMBERS = itertools.count()
 VALUE = StructType().add("value", BinaryType())
@@ -150,6 +151,16 @@ def test_a_task_of_which_nothing_is_known_is_not_left_out(scene):
     with pytest.raises(SinkError, match="1 of 2 tasks have not said"):
         batch_writer(scene.options, VALUE, False).commit([None, scene.task("a")])
     assert scene.values() == []
+
+
+def test_a_micro_batch_may_wait_in_a_store_of_objects(scene):
+    with store() as far:
+        place = {"spoolPath": far.uri("bucket/spool"), "spoolAbove": "0"}
+        messages = [scene.task(value, **place) for value in ("a", "b")]
+        assert len(far.files()) == 2
+        stream_writer({**scene.options, **place}, VALUE, False).commit(messages, 0)
+        assert far.files() == []
+    assert scene.values() == ["a", "b"]
 
 
 def test_an_operation_is_written_once(scene):

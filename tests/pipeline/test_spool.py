@@ -13,6 +13,7 @@ from ottla.pipeline.rows import Made
 from ottla.pipeline.spool import Entry, Filling, Spool, SpoolError
 from ottla.wire.errors import KafkaError
 from ottla.wire.records import Record, build
+from pipeline.stores import store
 
 SINK = "sink/of ../orders"
 
@@ -111,6 +112,26 @@ def test_a_uri_is_a_place_too(tmp_path):
     assert len(list(spool.read(fill(spool, 0)))) == 10
     spool.clear()
     assert files(tmp_path) == []
+
+
+def test_a_store_of_objects_is_a_place_too():
+    """Large files go there in parts. A task that fails leaves none, and the driver takes away its own, or all."""
+    with store() as far:
+        spool, other = (Spool.prepare(far.uri("bucket/a%20spool"), SINK) for _ in range(2))
+        for each in (spool, other):
+            with Filling(each, 0) as filling:
+                for number in range(4):
+                    filling.add(made(number, 3_000_000))
+                parcel = filling.seal()
+        with pytest.raises(KeyError), Filling(spool, 0) as filling:
+            filling.add(made(0))
+            raise KeyError
+        assert len(far.files()) == 2
+        assert [data for _, data in other.read(parcel)] == [made(number, 3_000_000).data for number in range(4)]
+        spool.give_up()
+        assert far.files() == [parcel.path]
+        spool.clear()
+        assert far.files() == []
 
 
 def test_a_place_that_cannot_be_used_is_said(tmp_path, monkeypatch):
