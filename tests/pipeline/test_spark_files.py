@@ -489,6 +489,27 @@ def test_a_record_that_does_not_fit_ends_it_and_is_named(spark, address, tmp_pat
     assert values(spark, address, "misfits-apart") == [{"n": "many"}]
 
 
+def test_a_failure_that_may_pass_is_waited_for(spark, address, tmp_path):
+    """Whatever words stand in the plan of the query, which Spark tells as well: here those for a record that does not fit."""
+
+    def frail(strict_words: Any) -> Any:
+        def once(parts: Any) -> Any:
+            if not (tmp_path / "failed").exists():
+                (tmp_path / "failed").touch()
+                raise OSError("gone for a moment")
+            yield from parts
+
+        return strict_words.select("n").mapInArrow(once, "n INT")
+
+    send(address, "weather", [("k", {"n": 1})])
+    made = Pipeline("weather", bootstrap=address, trigger="available-now", directory=tmp_path)
+    made.source("strict_words", topic("weather", format="json", schema="n INT")).step("frail", frail)
+    running = made.sink("out", to_memory("weathered"), of="frail").start()
+    assert running.wait(300)
+    assert [(state.state, state.restarts) for state in running.states] == [("done", 1)]
+    assert [row.n for row in spark.table("weathered").collect()] == [1]
+
+
 def test_a_large_record_that_does_not_fit_ends_nothing(spark, address, tmp_path):
     """What a producer packed into a megabyte is packed again; of what cannot be written as it is there is a piece, and its
     place. Options of the quarantine are those of the sink, and say where it is."""

@@ -209,6 +209,19 @@ def test_what_waiting_can_mend(line):
     assert failures.cause(text) == line
 
 
+def test_the_plan_of_a_query_is_not_what_happened():
+    """Spark puts it behind its words, with all that may be raised in it."""
+    plan = "=== Streaming Query ===\nLogical Plan:\n~Filter raise_error(USER_RAISED_EXCEPTION, does not fit)"
+    told = failures.text_of(RuntimeError(f"[STREAM_FAILED] Query [id = 1] terminated with exception: gone\n{plan}"))
+    assert not failures.is_fatal(told) and failures.cause(told) == "gone"
+    outer = RuntimeError(f"Exception thrown in awaitResult: \n{plan}")
+    outer._cause = RuntimeError("Exception thrown in awaitResult: ")  # type: ignore[attr-defined]
+    outer._cause._cause = RuntimeError("[USER_RAISED_EXCEPTION] it does not fit")  # type: ignore[attr-defined]
+    told = failures.text_of(outer)
+    assert failures.is_fatal(told) and failures.cause(told) == "it does not fit"
+    assert failures.text_of(RuntimeError("Exception thrown in awaitResult: ")) == "Exception thrown in awaitResult: "
+
+
 def test_what_spark_says_itself():
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: X\n"

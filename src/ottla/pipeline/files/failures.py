@@ -47,8 +47,19 @@ SAID_IN_FULL = ("RuntimeError", "PySparkRuntimeError", "SinkError", "DoesNotFit"
 CALLING = re.compile(r"^An error occurred while calling \S+\n: (?:[\w.$]+: )?")
 STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ", re.DOTALL)
 CODE = re.compile(r"^\[[A-Z_.]+\] ")
+# Behind this stands the plan of the query, in which any word may be.
+PLAN = "=== Streaming Query ==="
+SAYS_NOTHING = "Exception thrown in awaitResult:"
 SQLSTATE = re.compile(r"\.?\s*SQLSTATE: \w+")
 LENGTH_MAX = 700
+
+
+def text_of(error: object) -> str:
+    """What happened, without the plan; where Spark says nothing itself, in the words of what led to it."""
+    text = str(error).split(PLAN)[0]
+    while text.strip().endswith(SAYS_NOTHING) and (error := getattr(error, "_cause", None)) is not None:
+        text = str(error).split(PLAN)[0]
+    return text
 
 
 def is_fatal(text: str) -> bool:

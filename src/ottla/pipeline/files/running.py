@@ -132,7 +132,7 @@ class Runner:
         try:
             each.start()
         except Exception as error:  # of Spark, of a source, of whatever runs inside of them
-            self._failed(each, str(error))
+            self._failed(each, failures.text_of(error))
         else:
             self._changed(each.state)
 
@@ -154,7 +154,7 @@ class Runner:
             each.rest("done")
             self._changed(each.state)
         else:
-            self._failed(each, str(error))
+            self._failed(each, failures.text_of(error))
 
     def _failed(self, each: Watched, text: str) -> None:
         each.failures_in_a_row += 1

@@ -111,7 +111,7 @@ def _in_few_words(write: Callable[[DataFrame, int], None]) -> Callable[[DataFram
         try:
             write(batch, number)
         except (PySparkException, Py4JError) as error:
-            if failures.is_fatal(text := str(error)):
+            if failures.is_fatal(text := failures.text_of(error)):
                 raise
             raise SinkError(failures.cause(text)) from None
 
@@ -200,7 +200,9 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
 
     def write(batch: DataFrame, number: int) -> None:
         micro_batch = MicroBatch(asked.query_of(batch), number, plan_of(asked.checkpoint, number))
-        postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True))
+        if not postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True)):
+            # Spark wants to see all of it computed: with a micro-batch its state is kept, or the query cannot go on.
+            batch.write.format("noop").mode("overwrite").save()
 
     return write
 
