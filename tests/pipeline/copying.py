@@ -80,10 +80,13 @@ def pipeline_of(asked: argparse.Namespace) -> Any:
         "flow", bootstrap=asked.bootstrap, trigger="available-now", spark=HERE | SETTINGS, directory=asked.directory
     )
     made.source("numbers", numbers).sql("timed", TIMED, watermark={"column": "at", "delay": "1 hour"})
+    own = {"sinkId": asked.target}  # others on this broker have pipelines of this name
     if asked.flow == "sums":
-        return made.sql("sums", SUMS).sink("out", to_topic(asked.target, key="k", mode="update"), of="sums")
+        return made.sql("sums", SUMS).sink(
+            "out", to_topic(asked.target, key="k", mode="update", options=own), of="sums"
+        )
     if asked.flow == "windows":
-        return made.sql("windows", WINDOWS).sink("out", to_topic(asked.target, key="start"), of="windows")
+        return made.sql("windows", WINDOWS).sink("out", to_topic(asked.target, key="start", options=own), of="windows")
     if asked.flow == "parquet":
         return made.sink("out", to_parquet(asked.target), of="timed")
     return made.sink("out", to_jdbc(f"jdbc:{asked.flow}", table=asked.target), of="timed")

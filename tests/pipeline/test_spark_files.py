@@ -489,6 +489,27 @@ def test_a_record_that_does_not_fit_ends_it_and_is_named(spark, address, tmp_pat
     assert values(spark, address, "misfits-apart") == [{"n": "many"}]
 
 
+def test_what_was_aborted_is_no_record(spark, address, tmp_path):
+    """STR-05: exactly once from one pipeline to the next: what a driver had written when it died lies in the topic, and is
+    read by nobody, as a stream or as a table."""
+
+    async def main() -> None:
+        async with Cluster(address) as cluster, Producer(cluster, transactional_id="of-aborted") as producer:
+            await producer.init()
+            for number, ends in enumerate((producer.abort, producer.commit, producer.abort)):
+                producer.begin()
+                await producer.send("aborted", value=b'{"n": %d}' % number, key=b"k")
+                await ends()
+
+    asyncio.run(main())
+    words = {"format": "json", "schema": "n INT"}
+    made = Pipeline("aborted", bootstrap=address, trigger="available-now", directory=tmp_path)
+    made.source("stream", topic("aborted", **words)).source("newest", table("aborted", **words))
+    assert [row.n for row in made.views()["newest"].collect()] == [1]
+    made.sink("out", to_memory("not_aborted"), of="stream").run()
+    assert [row.n for row in spark.table("not_aborted").collect()] == [1]
+
+
 def test_a_failure_that_may_pass_is_waited_for(spark, address, tmp_path):
     """Whatever words stand in the plan of the query, which Spark tells as well: here those for a record that does not fit."""
 

@@ -227,6 +227,7 @@ def _judge_sample(
         return
     options = {
         "kafka.bootstrap.servers": spec.bootstrap,
+        **sources.COMMITTED,
         **sources.of_both(source.options),
         "subscribe": ",".join(live.read_by(source)),
         "startingOffsets": _offsets({where: first for where, (first, _) in ends.items()}),

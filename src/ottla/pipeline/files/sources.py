@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla.pipeline.files import formats
 from ottla.pipeline.files.spec import Source, Spec
 
+# What another pipeline, or this one before it died, has written and not committed is in the log, and is no record.
+COMMITTED = {"kafka.isolation.level": "read_committed"}
 SUBSCRIBE = {"topic": "subscribe", "topics": "subscribe", "pattern": "subscribePattern"}
 
 
@@ -60,6 +62,7 @@ def records(
         "kafka.bootstrap.servers": spec.bootstrap,
         SUBSCRIBE[source.kind]: source.target,
         "startingOffsets": source.start if stream else "earliest",
+        **COMMITTED,
     }
     options |= {"groupIdPrefix": f"{spec.name}-{source.name}"} if stream else {"filterPushdown": "true"}
     options |= {"includeHeaders": "true"} if headers else {}
