@@ -15,7 +15,8 @@ from pipeline.databases import postgresql
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ottla[postgres]'")
 from ottla.pipeline.committing import MicroBatch, Refused  # noqa: E402
-from ottla.pipeline.files import postgres  # noqa: E402
+from ottla.pipeline.files import postgres, sinks  # noqa: E402
+from ottla.pipeline.files.spec import read_object  # noqa: E402
 
 SECONDS = 60
 
@@ -132,6 +133,39 @@ def test_a_micro_batch_that_was_planned_anew_is_no_repetition(target):
     assert not postgres.write(target, MicroBatch("query", 0), COLUMNS, [("z", 9, None, None)])
     with pytest.raises(Refused, match=r"micro-batch 0 of .* comes after 0 "):
         postgres.write(target, MicroBatch("query", 0, "second"), COLUMNS, [("a", 1, None, None), ("b", 1, None, None)])
+    assert [row[0] for row in rows(target)] == ["a"]
+
+
+class Batch:
+    """Stands for a frame, and says what was done with it."""
+
+    def __init__(self) -> None:
+        self.columns, self.done, self.write = ["page"], [], self
+
+    def toLocalIterator(self, prefetchPartitions: bool) -> Iterator[tuple[str]]:
+        self.done.append("taken")
+        return iter([("a",)])
+
+    def format(self, name: str) -> Batch:
+        self.done.append(name)
+        return self
+
+    def mode(self, name: str) -> Batch:
+        return self
+
+    def save(self) -> None:
+        self.done.append("saved")
+
+
+def test_one_that_is_skipped_is_computed_all_the_same(target, tmp_path, monkeypatch):
+    """Once, and not by two at the same time: Spark keeps its state with it, and without that the query could not go on."""
+    monkeypatch.setattr(sinks.Asked, "query_of", lambda self, batch: "query")
+    sink = {"from": "s", "jdbc": f"jdbc:{target.address}", "table": target.table}
+    spec = read_object({"name": target.table, "sources": {"s": {"rate": 1}}, "sinks": {"out": sink}}, tmp_path)
+    write, first, again = sinks._to_postgres(spec.sinks[0], spec), Batch(), Batch()
+    write(first, 0)  # type: ignore[arg-type]
+    write(again, 0)  # type: ignore[arg-type]
+    assert (first.done, again.done) == (["taken"], ["noop", "saved"])
     assert [row[0] for row in rows(target)] == ["a"]
 
 

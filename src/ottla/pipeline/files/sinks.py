@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,16 @@ def _to_postgres(sink: Sink, spec: Spec) -> Callable[[DataFrame, int], None]:
 
     def write(batch: DataFrame, number: int) -> None:
         micro_batch = MicroBatch(asked.query_of(batch), number, plan_of(asked.checkpoint, number))
-        if not postgres.write(target, micro_batch, batch.columns, batch.toLocalIterator(prefetchPartitions=True)):
+        if not postgres.write(target, micro_batch, batch.columns, _rows(batch)):
             # Spark wants to see all of it computed: with a micro-batch its state is kept, or the query cannot go on.
             batch.write.format("noop").mode("overwrite").save()
 
     return write
+
+
+def _rows(batch: DataFrame) -> Iterator[Any]:
+    """Computed when somebody takes the first."""
+    yield from batch.toLocalIterator(prefetchPartitions=True)
 
 
 def _to_database(sink: Sink) -> Callable[[DataFrame, int], None]:
