@@ -489,6 +489,21 @@ def static_members_of_both_kinds(play: Play) -> None:
     play.beat("n", member_epoch=-1)
 
 
+@script
+def subscriptions_that_cannot_be_read(play: Play) -> None:
+    t = play.topic("t")
+    for who, metadata in (("c", b""), ("d", b"\0"), ("e", b"\xff\xff")):
+        protocols = [JoinGroupRequest.Protocol(name="range", metadata=metadata)]
+        play.classic_join(who, protocols=protocols, version=3)
+        play.join("n", t)
+        play.sync(who, {who: {t: [0, 1, 2, 3]}})
+        play.join("n", t)
+        play.leave((who, None))
+        play.join("n", t)
+        play.classic_join("f", protocols=protocols, version=3)
+        play.beat("n", member_epoch=-1)
+
+
 # Where a static member brings about the way down, Apache writes what it changed in the group, and then that all of it is gone.
 WRITTEN_SHORTER = [static_members_of_both_kinds]
 

@@ -331,6 +331,28 @@ def test_a_group_whose_assignor_keeps_data_of_its_own_cannot_go_up() -> None:
     assert error == Error.GROUP_ID_NOT_FOUND and said is not None and "custom assignor" in said
 
 
+@pytest.mark.parametrize("said", [b"", b"\0", b"\xff\xff", b"\0\1\0\0\0\0"])
+def test_who_says_nothing_that_can_be_read_shares_with_no_other_kind(said: bytes) -> None:
+    """What it reads and owns must be known before others are given a part; b"" is no subscription to nothing."""
+    protocols = [JoinGroupRequest.Protocol(name="range", metadata=said)]
+    crowd = crowd_of()
+    one = Classic(crowd)
+    one.id = one.ask_to_join(protocols=protocols).reply.member_id
+    one.ask_to_join(protocols=protocols)
+    crowd.pass_ms(0)
+    other = Consumer(crowd, "other")
+    error, why = other.refused(other.full())
+    assert error == Error.GROUP_ID_NOT_FOUND and why is not None and why.endswith("protocol is malformed.")
+    assert isinstance(crowd.groups.by_id[GROUP], ClassicGroup)
+
+    crowd = crowd_of()
+    Consumer(crowd, "first").join()
+    one = Classic(crowd)
+    one.id = one.ask_to_join(protocols=protocols).reply.member_id
+    assert one.ask_to_join(protocols=protocols).error == Error.UNKNOWN_SERVER_ERROR
+    assert [member.id for member in crowd.group().members.values()] == ["first"]
+
+
 def test_a_group_of_any_other_kind_keeps_its_name() -> None:
     """As in Apache Kafka, where share groups and streams groups live among the others."""
 

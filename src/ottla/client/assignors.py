@@ -163,7 +163,7 @@ def packed_subscription(subscription: Subscription) -> bytes:
 
 
 def read_subscription(data: bytes, instance_id: str | None) -> Subscription:
-    said = unpacked(ConsumerProtocolSubscription, data)
+    said = unpacked(ConsumerProtocolSubscription, data) if data else ConsumerProtocolSubscription()
     owned = [TopicPartition(part.topic, p) for part in said.owned_partitions for p in part.partitions]
     generation = said.generation_id
     if generation < 0 and said.user_data is not None and len(said.user_data) == GENERATION_BYTES:

@@ -139,6 +139,8 @@ def _parts(image: Image, group: ClassicGroup, said: Mapping[str, ConsumerProtoco
 
 
 def _given(group: ClassicGroup, member: ClassicMember) -> Named:
+    if not member.assignment:
+        return []  # the leader has not spoken yet, or had nothing for it
     try:
         assignment = unpacked(ConsumerProtocolAssignment, bytes(member.assignment))
     except Malformed:

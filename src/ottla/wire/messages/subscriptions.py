@@ -46,9 +46,7 @@ def packed(message: ConsumerProtocolSubscription | ConsumerProtocolAssignment, v
 
 
 def unpacked(cls: type[M], data: bytes) -> M:
-    """Malformed when it is none of these; nothing at all stands for a message without anything in it."""
-    if not data:
-        return cls()
+    """Malformed when it is none of these, as nothing at all is."""
     version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
     if len(data) < VERSION_BYTES or version < 0:
         raise Malformed(f"{cls.__name__}: there is no version {version}")
