@@ -51,11 +51,6 @@ REASONS = [
     ("IO-12", "What disks can do; it decides nothing here, and the benchmark reports rates of the node itself."),
     ("IO-13, RET-10", TIERED),
     ("RET-11", "Arithmetic for whoever plans disks; no part of the node."),
-    (
-        "GRP-23",
-        "A rate that nothing measures yet, because broker and consumers share one machine; tests show only that members share "
-        "the partitions evenly.",
-    ),
     ("KRF-13", "A size: `make bench` makes 10,000 partitions with three copies, and says what they cost."),
     ("STR-04", "A query grows with the executors of Spark, not with members of a group."),
     ("STR-06", "Spark brings rows with the same key together by itself, however the topics are partitioned."),

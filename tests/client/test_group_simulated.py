@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ class Play:
         self.cluster = SimCluster(loop)
         self.machine = self.cluster.add(NODE, SETTINGS)
         self.seen: dict[str, list[Consumed]] = {}
+        self.readers: list[GroupConsumer] = []
 
     def connect(self, name: str) -> Cluster:
         rng = random.Random(f"{self.loop.chance('client', name).random()}")
@@ -83,13 +85,16 @@ class Play:
                 for i in range(start, start + RECORDS):
                     await producer.post(TOPIC, b"%d" % i, partition=i % PARTITIONS)
 
-    async def read(self, name: str) -> None:
+    async def read(self, name: str, pace_s: float = 0) -> None:
         seen = self.seen.setdefault(name, [])
         async with self.connect(name) as cluster:
             options = {"protocol": self.protocol, "manners": self.manners, "reset": EARLIEST, "auto_commit_ms": 1000}
             consumer = GroupConsumer(cluster, GROUP, [TOPIC], **options)  # type: ignore[arg-type]
+            self.readers.append(consumer)
             while True:
-                seen += await consumer.fetch()
+                for record in await consumer.fetch():
+                    await asyncio.sleep(pace_s)
+                    seen.append(record)
 
     async def committed(self) -> dict[TopicPartition, int]:
         async with self.connect("judge") as cluster:
@@ -117,6 +122,33 @@ def test_nothing_is_missed(seed: int, protocol: str, assignors: tuple[Assignor, 
     seen, committed, _ = play(seed, protocol, assignors)
     assert set(seen) == {b"%d" % i for i in range(3 * RECORDS)}
     assert committed == {TopicPartition(TOPIC, p): 3 * RECORDS // PARTITIONS for p in range(PARTITIONS)}
+
+
+async def _seconds_to_read(loop: SimLoop, protocol: str, readers: int) -> float:
+    """How long a group takes for records of each of which somebody thinks for 50 ms."""
+    play = Play(loop, protocol, (RANGE,))
+    await play.boot()
+    await play.cluster.client("writer", play.write(0))
+    for number in range(readers):
+        play.cluster.client(f"m{number}", play.read(f"m{number}", pace_s=0.05))
+    shares = [len(range(number, PARTITIONS, readers)) for number in range(readers)]
+    while sorted((len(one.assignment) for one in play.readers), reverse=True) != shares:
+        await asyncio.sleep(0.01)
+    while len(play.values()) < RECORDS:
+        await asyncio.sleep(0.01)
+    began = loop.time()
+    await play.cluster.client("writer", play.write(RECORDS))
+    while len(play.values()) < 2 * RECORDS:
+        await asyncio.sleep(0.001)
+    return loop.time() - began
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_each_consumer_more_adds_its_share_until_there_are_as_many_as_partitions(protocol: str) -> None:
+    """GRP-23, GRP-10: in simulated time, where no reader takes the processor from another."""
+    took = {n: run(1, partial(_seconds_to_read, protocol=protocol, readers=n), limit_s=300) for n in (1, 2, 4, 6)}
+    for readers, busy in ((1, 1), (2, 2), (4, 4), (6, 4)):
+        assert took[readers] == pytest.approx(RECORDS * 0.05 / busy, abs=0.2), took
 
 
 def test_same_seed_same_history() -> None:
