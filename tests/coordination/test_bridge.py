@@ -285,6 +285,21 @@ def test_a_partition_that_a_leader_gave_to_two_goes_to_one_of_them() -> None:
     assert sorted(held) == [0, 1, 2, 3]
 
 
+def test_partitions_that_do_not_exist_take_no_place_of_others() -> None:
+    """The topic was made anew with fewer, say. Apache Kafka 4.3.1 fails, and the group cannot change."""
+    crowd = crowd_of()
+    one = classic_alone(crowd)
+    joined = one.ask_to_join().reply
+    parts = [ConsumerProtocolAssignment.TopicPartition(topic="t", partitions=[0, 1, 2, 3, 9, -1])]
+    given = packed(ConsumerProtocolAssignment(assigned_partitions=parts), 1)
+    one.divide = lambda members: [SyncGroupRequest.Assignment(member_id=one.id, assignment=given)]  # type: ignore[method-assign]
+    one.sync(joined)
+    assert one.partitions() == [-1, 0, 1, 2, 3, 9]
+    other = Consumer(crowd, "other").join()
+    settle(crowd, one, other)
+    assert sorted(shared(one, other)) == [[0, 1], [2, 3]] and crowd.group().state == "Stable"
+
+
 def test_a_group_goes_up_while_it_still_speaks_what_a_newcomer_does_not() -> None:
     crowd = crowd_of()
     one = Classic(crowd)

@@ -119,7 +119,7 @@ def _move_in(turn: Turn, classic: ClassicGroup) -> None:
 
 
 def _parts(image: Image, group: ClassicGroup, said: Mapping[str, ConsumerProtocolSubscription]) -> dict[str, Target]:
-    """What each member may be using, as far as the topics exist: what the leader gave to it, and what it owned when it last
+    """What each member may be using, as far as it exists: what the leader gave to it, and what it owned when it last
     joined. Cooperative ones (KIP-429) go on with that until they get their next part, and that may never come: what is to
     change hands is given to nobody at first, or the rebalance begins anew. Each partition counts as one member's: the one's
     to whom it was given before the one's who says so, and then the one's who had its part later (KIP-792)."""
@@ -131,7 +131,7 @@ def _parts(image: Image, group: ClassicGroup, said: Mapping[str, ConsumerProtoco
     for member_id, claimed in claims:
         for name, partitions in claimed:
             if (topic := image.topic(name)) is not None:
-                free = frozenset(p for p in partitions if (topic.id, p) not in taken)
+                free = frozenset(p for p in partitions if p in topic.partitions and (topic.id, p) not in taken)
                 taken.update((topic.id, p) for p in free)
                 if free:
                     parts[member_id][topic.id] = parts[member_id].get(topic.id, frozenset()) | free
