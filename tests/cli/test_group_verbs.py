@@ -9,8 +9,11 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +25,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 
 NUMBERS = itertools.count()
+SEGMENT = Path(__file__).parent / "dump" / "apache" / "print.segment"
 
 
 @pytest.fixture
@@ -55,6 +59,37 @@ def _here(words: list[str]) -> Done:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+# The command as it is, but with bars from the first moment on.
+HASTY = """\
+import sys
+from ottla.cli import progress
+progress.FIRST_SECONDS = progress.PAUSE_SECONDS = 0.0
+from ottla.cli.{module} import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def drawn(*words: str, module: str = "main") -> str:
+    """What a command draws on a terminal, while its output goes somewhere else."""
+    seen, terminal = os.openpty()
+    command = [sys.executable, "-c", HASTY.format(module=module), *words]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=terminal) as process:
+        os.close(terminal)
+        pieces = list(iter(partial(_piece, seen), b""))
+        os.close(seen)
+    text = b"".join(pieces).decode()
+    assert process.returncode == 0, text
+    return text
+
+
+def _piece(terminal: int) -> bytes:
+    """Nobody has it open any more: that is an error on Linux."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""
 
 
 def as_json(broker: str, *words: str, code: int = 0) -> Any:
@@ -140,6 +175,21 @@ def test_offsets_of_what_is_being_read_are_kept(broker: str, name: str) -> None:
             reader.terminate()
 
 
+def test_long_work_has_a_bar(broker: str, name: str, tmp_path: Path) -> None:
+    """Resets, measurements, and dumps; nothing of it where standard error is no terminal."""
+    filled(broker, name)
+    reset = ("group", "reset", name, "--topic", name, "--to", "earliest", "--execute", "-b", broker)
+    bars = drawn(*reset)
+    assert "finding offsets  [" in bars and "committing  [" in bars and "100%" in bars
+    assert ottla(broker, *reset[:-2]).stderr == ""
+    assert "writing  [" in drawn("perf", "produce", name, "--records", "50", "--rate", "100", "-b", broker)
+    assert "reading  [" in drawn("perf", "consume", name, "--records", "50", "-b", broker)
+    segment = str(shutil.copy(SEGMENT, tmp_path / "00000000000000000000.log"))
+    for words in (("log", "dump", segment), ("log", "check", segment)):
+        assert "00000000000000000000.log  [" in drawn(*words)
+    assert "00000000000000000000.log  [" in drawn("--files", segment, module="kafka.dump_log")
+
+
 def test_a_group_with_members_is_left_alone(broker: str, name: str) -> None:
     """OFF-10: exit code 1, and the reason in one line."""
     filled(broker, name, partitions=1, count=1)
@@ -210,6 +260,12 @@ def test_perf(broker: str, name: str) -> None:
     assert too_few["records"] == 2000
     ottla(broker, "perf", "produce", name, "-n", "0", code=2)
     ottla(broker, "perf", "produce", name, "--transaction-ms", "5", "--acks", "1", code=2)
+
+
+def test_a_rate_is_kept_from_the_first_record_on(broker: str, name: str) -> None:
+    """One after the other, and not many at once every few seconds: latencies would be those of bursts."""
+    wrote = as_json(broker, "perf", "produce", name, "-n", "30", "--rate", "100")
+    assert wrote["seconds"] >= 0.29
 
 
 def test_perf_in_transactions(broker: str, name: str) -> None:

@@ -95,7 +95,8 @@ async def _show(cluster: Cluster, args: argparse.Namespace, kind: str) -> None:
         print(compact(rows).decode())
         return
     if not rows:
-        print("nothing was set" + ("" if args.action != "show" or kind in BY_QUOTA else "; --all shows what counts, and where it comes from"))
+        more = args.action == "show" and kind not in BY_QUOTA
+        print("nothing was set" + ("; --all shows what counts, and where it comes from" if more else ""))
         return
     for name, group in _grouped(rows):
         print(f"{args.kind} {name}" if name else f"default of every {args.kind}")

@@ -160,8 +160,9 @@ async def produce(producer: Producer, work: Producing, sinks: Callable[[int], li
         future = await producer.post(work.topic, payload)
         future.add_done_callback(partial(acknowledged, since_ms, len(payload), counting))
         await transacting.after(since_ms)
-        if number % TURN == 0:
-            await asyncio.sleep(_pause(work.throughput, number, started))
+        pause_s = _pause(work.throughput, number, started)
+        if pause_s or number % TURN == 0:
+            await asyncio.sleep(pause_s)
     await transacting.commit()
     await producer.close()
     await asyncio.sleep(0)  # callbacks of the last batch run in the next turn

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -47,6 +49,44 @@ def test_a_topic(tools: Tools, topic: str) -> None:
     assert tools.run("topics", "--describe", "--topic", topic, code=1) == (
         f"Error while executing topic command : Topic '{topic}' does not exist as expected\n"
     )
+
+
+# What a tool needs that does nothing but ask: each with the least it can be asked.
+AT = ("--bootstrap-server", "BROKER")
+QUESTIONS = {
+    "topics": (*AT, "--list"),
+    "configs": (*AT, "--describe", "--entity-type", "brokers", "--entity-default"),
+    "consumer_groups": (*AT, "--list"),
+    "get_offsets": AT,
+    "log_dirs": (*AT, "--describe"),
+    "broker_api_versions": AT,
+    "cluster": ("cluster-id", *AT),
+    "features": (*AT, "describe"),
+    "metadata_quorum": (*AT, "describe", "--status"),
+    "leader_election": (*AT, "--election-type", "preferred", "--all-topic-partitions"),
+    "reassign_partitions": (*AT, "--list"),
+    "transactions": (*AT, "list"),
+    "console_producer": (*AT, "--topic", "nobody-writes-here"),
+    "console_consumer": (*AT, "--topic", "__consumer_offsets", "--timeout-ms", "1"),
+}
+# Loading any of these takes longer than all that a tool has to do.
+HEAVY = ("ottla.server", "ottla.sim", "ottla.pipeline", "numpy", "pyarrow", "pyspark")
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_tool_that_asks_loads_nothing_heavy(name: str, broker: str) -> None:
+    """A tool has answered before a JVM has started, so it loads the client and no more."""
+    program = (
+        "import sys\n"
+        f"from ottla.cli.kafka.{name} import main\n"
+        "code = main(sys.argv[1:])\n"
+        f"heavy = [module for module in {HEAVY!r} if module in sys.modules]\n"
+        "sys.exit(code or ' '.join(heavy) or 0)\n"
+    )
+    words = [word.replace("BROKER", broker) for word in QUESTIONS[name]]
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_versions(tools: Tools) -> None:
