@@ -354,6 +354,42 @@ def test_a_static_member_comes_back_to_what_it_had(
     assert asyncio.run(turn_of(address, group.name)) == turn
 
 
+@pytest.mark.parametrize(
+    ("client", "protocol"),
+    [
+        ("confluent", "classic"),
+        ("confluent", "consumer"),
+        ("kafka-python", "classic"),
+        ("aiokafka", "classic"),
+        ("java", "classic"),
+        ("java", "consumer"),
+    ],
+)
+def test_a_static_member_is_killed_and_started_again(
+    client: str, protocol: str, address: str, topic: Callable[[int], Topic], troop: Recruit
+) -> None:
+    """GRP-15, KIP-345: in the classic protocol it has its part back before anybody has missed it. In the newer one nobody may
+    be that instance until the session of the one that was killed is over; the others have its part meanwhile."""
+    orders = topic(6)
+    group = troop(orders, protocol, doomed=protocol == "consumer")
+    for number in range(2):
+        group.add(client, group_instance_id=f"static-{number}")
+    static = group.add(client, group_instance_id="static-9", own_jvm=client == "java")
+    group.settle(6, [2, 2, 2])
+    before, turn = static.owns, asyncio.run(turn_of(address, group.name))
+    orders.write(20)
+    group.kill(static)
+    orders.write(20)
+    if protocol == "consumer":
+        group.settle(6, [3, 3])
+    back = group.add(client, group_instance_id="static-9")
+    group.settle(6, [2, 2, 2])
+    wait_for_all(group, orders)
+    if protocol == "classic":
+        assert back.owns == before
+        assert asyncio.run(turn_of(address, group.name)) == turn
+
+
 async def turn_of(address: str, group: str) -> int:
     """How often a group was divided: its epoch; or its generation, which a classic group tells only by what it takes from
     its members, so one of them seems to say with every number that it is alive."""

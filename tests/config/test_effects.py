@@ -85,6 +85,10 @@ def test_the_page_lists_what_has_an_effect() -> None:
     of_kafka = {name: row for name, row in NODE_SETTINGS.items() if not name.startswith("ottla.")}
     assert named_after(page, "broker settings have an effect:") == {n for n, row in of_kafka.items() if row.effect}
     assert named_after(page, "but have none yet:") == {n for n, row in TOPIC_SETTINGS.items() if not row.effect}
+    changed_in_vain = {name for name, row in NODE_SETTINGS.items() if row.scope and not row.effect}
+    assert named_after(page, "of `ssl.` and `sasl.`, and:") == {
+        name for name in changed_in_vain if not name.startswith(("ssl.", "sasl."))
+    }
     assert {name for name, row in GROUP_SETTINGS.items() if row.effect} == {
         name for name in GROUP_SETTINGS if name.startswith("consumer.")
     }
