@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ottla.log import retention
+from ottla.log import flushing, retention
 from ottla.log.epochs import EpochCache
 from ottla.log.log import Log
 from ottla.log.producers import Origin
 from ottla.log.settings import LogSettings
 from ottla.sim.disk import UNLIMITED, SimDisk
 from ottla.wire.errors import Error, KafkaError
+from ottla.world import RealDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
 from logs import NOW_MS, SMALL, Clock, batch, fill, make_log, offsets, put, read_batches, reopen, run
@@ -147,6 +152,64 @@ def test_the_recovery_point_falls_on_disk_before_the_log_is_cut() -> None:
     assert seen == [(8, 120)] and log.synced_end == 8
 
 
+@pytest.mark.parametrize("ends_before_the_cut", [True, False])
+@pytest.mark.parametrize("settle", [False, True])
+def test_a_sync_beside_a_cut_does_not_vouch_for_what_comes_after_it(settle: bool, ends_before_the_cut: bool) -> None:
+    """TRAP-49: it began when the cut had been announced and waited for its checkpoint, and so for records that are gone. What
+    was copied in their place passed for synced, and the leader was told so."""
+    points: list[int] = []
+
+    async def scenario() -> None:
+        disk = Slow()
+        log = make_log(disk, replace(SMALL, flush_messages=1))
+        fill(log, 60)
+        await log.settle()
+        fill(log, 30)
+        disk.may_sync.clear()
+        announced = asyncio.Event()
+
+        async def checkpoint() -> None:
+            points.append(log.recovery_point)
+            announced.set()
+            await turns()
+            if ends_before_the_cut:
+                disk.may_sync.set()
+                await syncing
+
+        log.checkpoint = checkpoint
+        cutting = asyncio.create_task(log.truncate_to(21))
+        await announced.wait()
+        syncing = asyncio.create_task(log.settle() if settle else log.flush())
+        await turns(30)
+        disk.may_sync.set()
+        await asyncio.gather(cutting, syncing)
+        assert log.end_offset == 21
+        fill(log, 10)
+        assert log.synced_end <= 21 and log.recovery_point <= 21 and log.unflushed == 20
+        assert points[-1] <= 21
+
+    run(scenario())
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Slow(SimDisk):
+    """Syncs of logs end when they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = asyncio.Event()
+        self.may_sync.set()
+
+    async def away(self, call: Callable[..., Any], *args: Any) -> Any:
+        if call is flushing.sync:
+            await self.may_sync.wait()
+        return await super().away(call, *args)
+
+
 def test_a_cut_is_on_disk_before_anything_is_appended_behind_it() -> None:
     """Or a power cut could bring back records that contradict those that came since."""
     disk = SimDisk()
@@ -160,6 +223,36 @@ def test_a_cut_is_on_disk_before_anything_is_appended_behind_it() -> None:
         ("sync", f"{log.active.path}.log"),
         ("sync directory", log.directory),
     ]
+
+
+def test_epochs_are_not_written_by_two_at_once(tmp_path: Path) -> None:
+    """They replace one file: of two who do that together one finds that what it wrote is gone, and takes it for a disk that
+    fails."""
+    written, may_go_on = threading.Event(), threading.Event()
+
+    def watch(seconds: float, failed: bool) -> None:
+        if threading.current_thread() is not threading.main_thread() and not written.is_set():
+            written.set()
+            assert may_go_on.wait(60)
+
+    async def scenario() -> None:
+        log = make_log(disk, directory=str(tmp_path / "topic-0"))
+        fill(log, 3)
+        log.begin_epoch(1)
+        syncing = asyncio.create_task(log.flush())
+        while not written.is_set():
+            await asyncio.sleep(0.001)
+        assert not log.is_at_rest
+        cutting = asyncio.create_task(log.truncate_to(6))
+        await turns()
+        may_go_on.set()
+        await asyncio.gather(syncing, cutting)
+        assert log.failed is None
+        again = EpochCache(disk, log.directory)
+        assert again.load() and again.entries == log.epochs.entries == [(0, 0)]
+
+    disk = RealDisk(watch=watch)
+    run(scenario())
 
 
 def test_starting_over_at_an_offset() -> None:

@@ -53,10 +53,17 @@ class Flusher:
                 await self._sync(settle=False)
 
     async def settle(self) -> None:
-        while self._running is not None:
-            await self._turn()
+        await self.at_rest()
         if self._log.failed is None and not self._log.is_settled:
             await self._sync(settle=True)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self._running is None
+
+    async def at_rest(self) -> None:
+        while self._running is not None:
+            await self._turn()
 
     async def _turn(self) -> None:
         """Wait until the sync under way is over. A future of one's own, so that nobody's cancellation touches another."""

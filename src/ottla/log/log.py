@@ -199,6 +199,15 @@ class Log(Writer):
         """Return once everything below `upto` (the log end) survives a power cut. Callers that meet share one sync."""
         await self._flusher.flush(self.end_offset if upto is None else upto)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no sync is under way."""
+        return self._flusher.is_at_rest
+
+    async def at_rest(self) -> None:
+        """Return when no sync is under way: what is done then, before anything is waited for, meets none."""
+        await self._flusher.at_rest()
+
     async def settle(self) -> None:
         """Flush, and also the active segment's indexes and a snapshot: a crash right after it needs no scan."""
         await self._flusher.settle()

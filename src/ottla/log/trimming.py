@@ -9,6 +9,8 @@ are still there lie below the log start and are invisible. The recovery point fa
 otherwise a crash could leave new records below a recovery point that was true only of the old ones. So does the log start,
 where the cut is below it: a start would take a log that ends there for one that lost its files, and begin it anew.
 
+No sync is under way while epochs are written here, or both would write one file.
+
 What needs room on the disk is done before anything is taken away: a cut that fails for want of it has changed nothing, and can
 be tried again. If it fails later, nobody knows what the log holds, and it is closed.
 """
@@ -34,6 +36,7 @@ async def truncate_to(log: Log, offset: int) -> bool:
     log.publish()
     if offset >= log.end_offset:
         log.epochs.truncate_end(offset)
+        await log.at_rest()
         write_epochs(log)
         return False
     await lower_recovery_point(log, offset)
@@ -52,6 +55,7 @@ async def truncate_to(log: Log, offset: int) -> bool:
         log.epochs.truncate_end(offset)
         log.reload_producers()
     await log.disk.away(_make_durable, log, log.active.open())
+    await log.at_rest()
     write_epochs(log)
     return True
 
@@ -86,6 +90,7 @@ def sync_names(log: Log) -> None:
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     """An empty log that begins at `offset`: a follower whose whole log the leader no longer has."""
+    assert log.is_at_rest, f"{log.name} is being synced"
     log.publish()
     log.epochs.forget()
     log.cuts += 1
@@ -108,14 +113,23 @@ def write_epochs(log: Log) -> None:
 
 
 async def lower_recovery_point(log: Log, offset: int) -> None:
+    """When this returns the log is at rest, and the cut follows without a wait in between. A sync that begins or ends while
+    this waits for the disk speaks of records that are about to go, and would vouch for those that come in their place."""
+    await log.at_rest()
+    while _lower(log, offset) and log.checkpoint is not None:
+        await log.checkpoint()
+        await log.at_rest()
+
+
+def _lower(log: Log, offset: int) -> bool:
+    """Forget whatever is known of records above; whether the checkpoints say something else."""
     log.cuts += 1
     log.cleaned_to = min(log.cleaned_to, offset)
     lowered = log.recovery_point > offset or log.start_offset > offset
     log.start_offset = min(log.start_offset, offset)
     log.recovery_point = min(log.recovery_point, offset)
     log.synced_end = min(log.synced_end, offset)
-    if lowered and log.checkpoint is not None:
-        await log.checkpoint()
+    return lowered
 
 
 def shorten_indexes(segment: Segment, offset: int) -> int:

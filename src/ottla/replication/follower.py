@@ -448,6 +448,7 @@ class Fetcher:
             await partition.cut(latest)
             return
         earliest = await self._offset(followed, EARLIEST)
+        await partition.log.at_rest()
         if self.is_following(followed) and earliest > end:
             log_.info("%s: begins anew at %d, because the leader has nothing older", partition.log.name, earliest)
             partition.begin_anew(earliest)

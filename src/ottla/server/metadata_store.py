@@ -421,6 +421,7 @@ class MetadataStore:
             pass
         path = f"{self.path}/{snapshot.file_name}"
         await self._with_room_away(self._disk.away, self._keep_snapshot, path, data)
+        await self.log.at_rest()
         self._with_room(self.log.truncate_fully_and_start_at, snapshot.end_offset)
         self._snapshots = sorted({*self._snapshots, snapshot})
         self.snapshot_end, self.bytes_since_snapshot = snapshot.end_offset, 0
