@@ -213,7 +213,7 @@ def the_log_goes_before_the_copy_is_synced(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def the_shorter_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.log.directories.how_far", lambda log: -log.end_offset)
+    monkeypatch.setattr("ottla.log.directories.how_far", lambda log, newest_epoch: -log.end_offset)
 
 
 def the_new_name_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +313,83 @@ def test_a_sync_that_comes_too_late_for_a_log_that_moved(stage: Stage) -> None:
         assert not partition.high_watermark.closed
 
     stage.run(scenario())
+
+
+# --- while others lead
+
+
+def of_another_leader(epoch: int, first: int, count: int) -> list[bytes]:
+    return [
+        build([Record(timestamp=NOW_MS, value=b"new %d" % at)], base_offset=at, leader_epoch=epoch)
+        for at in range(first, first + count)
+    ]
+
+
+async def follow_and_be_cut(partition: Partition, offset: int, count: int) -> dict[int, bytes]:
+    """Another leads now, and has other records from this offset on. All that is in the log then."""
+    epoch = partition.leader_epoch + 1
+    partition.follow(Assignment((2, 1), (2, 1), 2, epoch))
+    await partition.cut(offset)
+    for data in of_another_leader(epoch, offset, count):
+        partition.take(memoryview(bytearray(data)), NOW_MS)
+    await partition.log.flush()
+    return await read_all(partition.log)
+
+
+@pytest.mark.parametrize("count", [1, 9, 30])
+@pytest.mark.parametrize("before", ["copy_some", "put_in_place", "is in place"])
+def test_a_log_that_is_cut_while_it_moves(stage: Stage, before: str, count: int) -> None:
+    """KIP-101: what had been copied of an old leader's records took the place of what a new one had acknowledged."""
+
+    async def scenario() -> None:
+        place = Place(SimDisk())
+        await place.open()
+        await place.produce(8)
+        source = place.partition.log
+        await place.moves.move(place.partition, place.elsewhere())
+        move, wanted = place.moves.under_way["t", 0], dict[int, bytes]()
+        copy, step = move.copy, getattr(move.copy, "copy_some" if before == "copy_some" else "put_in_place")
+
+        async def and_be_cut() -> Any:
+            if before == "is in place":
+                await step()
+            if not wanted and copy.log.end_offset > 3:
+                wanted.update(await follow_and_be_cut(place.partition, 3, count))
+            return await step() if before != "is in place" else None
+
+        setattr(copy, step.__name__, and_be_cut)
+        await move.task
+        assert wanted and place.partition.log is not source
+        assert await read_all(place.partition.log) == wanted
+        assert place.partition.log.epochs.entries == [(0, 0), (1, 3)]
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 30])
+def test_a_process_that_dies_when_a_log_was_cut_whose_copy_has_its_place(stage: Stage, count: int) -> None:
+    """The copy may be the longer one, and is one of what is gone."""
+
+    async def scenario() -> SimDisk:
+        place = Place(disk := SimDisk())
+        await place.open()
+        await place.produce(8)
+        copy = moving.Copy(place.partition.log, place.directories.at(place.elsewhere()), random.Random(2))
+        await copy.begin()
+        while not copy.is_close:
+            await copy.copy_some()
+        await copy.put_in_place()
+        wanted.update(await follow_and_be_cut(place.partition, 3, count))
+        return disk.outlive()
+
+    async def look(disk: SimDisk) -> dict[int, bytes]:
+        place = Place(disk)
+        await place.open()
+        return await read_all(place.partition.log)
+
+    wanted: dict[int, bytes] = {}
+    found = stage.run(look(stage.run(scenario())))
+    assert found == wanted if count else list(found)[: len(wanted)] == list(wanted), "nobody else may have these"
 
 
 # --- asked for by clients

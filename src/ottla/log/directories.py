@@ -5,7 +5,8 @@ directories that contradict each other. New directories are given the identity o
 with the fewest logs, and the metadata is told which one that was (KIP-858). A directory that is cordoned (KIP-1066), or whose
 disk is full (see `ballast`), gets new logs only if all are.
 
-Of two logs of one partition (a crash while it was moving, see `moving`) the longer one counts; the other is put aside.
+Of two logs of one partition (a crash while it was moving, see `moving`) the longer one counts, unless that is an old copy; the
+other is put aside.
 
 A log that the metadata places in a directory which is not there (a disk that was not mounted, say) is not begun anew
 elsewhere: that would give out its offsets a second time and hide its records when the disk is back.
@@ -170,7 +171,8 @@ class Directories:
             for (topic, index), log in directory.logs.items():
                 found.setdefault((topic, index, log.topic_id), []).append(directory)
         for (topic, index, _), homes in found.items():
-            *others, home = sorted(homes, key=lambda home: how_far(home.logs[topic, index]))
+            newest = max(home.logs[topic, index].epochs.latest for home in homes)
+            *others, home = sorted(homes, key=lambda home: how_far(home.logs[topic, index], newest))
             log = home.logs[topic, index]
             deleted_to = max(each.checkpointed_start(topic, index) for each in homes)
             if raise_start(log, min(deleted_to, log.end_offset)):  # what was deleted on request stays deleted

@@ -15,6 +15,9 @@ Until 2 the copy is a beginning of the log, after it the log is a beginning of t
 partition takes the longer one, whenever the crash was (see `Directories.load`). What was promised as synced is in that one:
 before 2 it was synced in the log, after it in the copy, and what is synced is at its place whole.
 
+A follower's log may be cut while it moves, because its leader has other records. Then the copy is of something that was, and
+begins anew. If the process ends before, the start takes the log with records of the later leader, also where it is shorter.
+
 A copy that was under way when the process ended is begun anew: it lies in a directory that says what was wanted.
 """
 
@@ -26,6 +29,7 @@ from dataclasses import replace
 
 from ottla.log import identity
 from ottla.log.directory import NAME_BYTES_MAX, DataDirectory
+from ottla.log.epochs import UNDEFINED
 from ottla.log.flushing import Deleted
 from ottla.log.log import Log
 from ottla.log.producers import Origin
@@ -50,7 +54,7 @@ def future_name(topic: str, partition: int, rng: random.Random) -> str:
 
 
 class Overtaken(Exception):
-    """The log lost its beginning faster than it was copied: the copy begins anew."""
+    """The log lost its beginning faster than it was copied, or an end that was copied already: the copy begins anew."""
 
 
 class Copy:
@@ -68,6 +72,7 @@ class Copy:
             *(source.now_ms, rng, source.topic_id),
         )
         self.log.checkpoint = home.checkpoint
+        self._cuts = source.cuts
         self._unsynced = 0
 
     async def begin(self) -> None:
@@ -100,16 +105,23 @@ class Copy:
     def is_close(self) -> bool:
         """Whether so little is missing that it can be copied at once."""
         at, end = self.log.end_offset, self.source.end_offset
-        return at >= self.source.start_offset and self.source.bytes_from(at, end) <= CHUNK_BYTES
+        is_there = at >= self.source.start_offset and not self._is_outdated
+        return is_there and self.source.bytes_from(at, end) <= CHUNK_BYTES
+
+    @property
+    def _is_outdated(self) -> bool:
+        """The log was cut since (a follower's, where its leader has other records): what is copied may be what went."""
+        return self.source.cuts != self._cuts
 
     async def copy_some(self) -> int:
         """One piece further; how many bytes that were. None are left at 0."""
         source, log = self.source, self.log
         at, end = log.end_offset, source.end_offset
-        if at >= end:
+        if at >= end and not self._is_outdated:
             return 0
-        located = await source.read(max(at, source.start_offset), CHUNK_BYTES, end)
-        data = await source.disk.away(located.read) if located.size else b""
+        data = await self._read(max(at, source.start_offset), end)
+        if self._is_outdated:
+            raise Overtaken
         if at < source.start_offset and (not data or next(batches(data))[1].base_offset > at):
             raise Overtaken
         self._take(data, end)
@@ -118,6 +130,16 @@ class Copy:
             await log.flush()
             self._unsynced = 0
         return max(1, len(data))
+
+    async def _read(self, offset: int, end: int) -> bytes:
+        source = self.source
+        try:
+            located = await source.read(offset, CHUNK_BYTES, end)
+            return await source.disk.away(located.read) if located.size else b""
+        except KafkaError:
+            if self._is_outdated:  # it read what was going away
+                raise Overtaken from None
+            raise
 
     def _take(self, data: bytes, end: int) -> None:
         log = self.log
@@ -190,6 +212,8 @@ def futures_in(directory: DataDirectory) -> list[tuple[str, int, bytes]]:
     return found
 
 
-def how_far(log: Log) -> tuple[int, int]:
-    """Of two logs of one partition the one with more of this is the one that counts: the longer one, with more in it."""
-    return log.end_offset, -log.start_offset
+def how_far(log: Log, newest_epoch: int) -> tuple[bool, int, int]:
+    """Of two logs of one partition the one with more of this is the one that counts: the longer one, with more in it. But if
+    the other has records of a later leader, this is a copy of what was cut off there (see `Copy`), however long it is. A log
+    of which all is deleted knows of no leader."""
+    return log.epochs.latest in (newest_epoch, UNDEFINED), log.end_offset, -log.start_offset
