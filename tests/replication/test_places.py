@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -13,6 +13,7 @@ from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
 from ottla.metadata.image import DIRECTORY_UNASSIGNED, Image
+from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.records import PartitionChangeRecord, PartitionRecord, unframe
 from ottla.server.node import Node
 from ottla.sim.cluster import SimCluster
@@ -259,6 +260,80 @@ def test_a_node_whose_metadata_directory_fails_ends(name: str) -> None:
         assert "the directory of the metadata has failed" in str(cluster.machines[name].exit)
 
     run(10, scene)
+
+
+def test_an_eligible_replica_whose_directory_is_missing_is_not_begun_anew() -> None:
+    """KIP-966: who is eligible leads when the last one in sync dies. It led with the beginning of a copy, in place of the log
+    on the missing disk, and the other cut off what both had acknowledged."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair_and_controller(loop, {"min.insync.replicas": "2"})
+        hurt = held_in(node_of(cluster, "n2"), "/two")
+        await cluster.client("client", fill(cluster, loop))
+        await stop(cluster, "n2")
+        put_directories(cluster, "n2", "/data")
+        loop.network.part(["n1"], ["n2"])
+        cluster.boot("n2")
+        await until(lambda: cluster.machines["n2"].is_ready)
+        await asyncio.sleep(3)
+        cluster.kill("n1")
+        await asyncio.sleep(15)
+        assert hurt and all((2 in part.isr) == (index not in hurt) for index, part in parts_of(cluster, "n3").items())
+        loop.network.heal_all()
+        cluster.boot("n1")
+        await until(lambda: cluster.machines["n1"].is_ready)
+        await stop(cluster, "n2")
+        put_directories(cluster, "n2", "/data,/two")
+        cluster.boot("n2")
+        await until(lambda: all(set(part.isr) == {1, 2} for part in parts_of(cluster, "n3").values()))
+        for name in ("n1", "n2"):
+            assert [node_of(cluster, name).replicas.find("t", index).log.end_offset for index in range(4)] == [1] * 4
+
+    run(12, scene)
+
+
+async def pair_and_controller(loop: SimLoop, settings: dict[str, str]) -> SimCluster:
+    """Two brokers with two directories each and copies of one topic, and somebody who decides."""
+    cluster, names = SimCluster(loop), ("n1", "n2", "n3")
+    cluster.form(names, {"offsets.topic.num.partitions": "1", "controller.quorum.voters": "3@n3:9093", **settings})
+    for name in names:
+        role, listener = (
+            ("broker", f"PLAINTEXT://{name}:9092") if name < "n3" else ("controller", "CONTROLLER://n3:9093")
+        )
+        own = {"process.roles": role, "listeners": listener}
+        cluster.machines[name].settings = {**cluster.machines[name].settings, **own}
+        put_directories(cluster, name, "/data,/two")
+    for name in reversed(names):
+        cluster.boot(name)
+    await until(lambda: all(cluster.machines[name].is_ready for name in names))
+    await cluster.client("client", make_topic(cluster, loop))
+    await until(lambda: all(len(node_of(cluster, name).replicas.all()) == PARTITIONS for name in ("n1", "n2")))
+    return cluster
+
+
+def put_directories(cluster: SimCluster, name: str, paths: str) -> None:
+    machine = cluster.machines[name]
+    machine.settings = {**machine.settings, "log.dirs": paths}
+
+
+def parts_of(cluster: SimCluster, name: str) -> Mapping[int, Assignment]:
+    topic = node_of(cluster, name).quorum.image.topic("t")
+    assert topic is not None
+    return topic.partitions
+
+
+async def stop(cluster: SimCluster, name: str) -> None:
+    cluster.machines[name].tell_to_stop()
+    await until(lambda: not cluster.is_up(name))
+
+
+async def fill(cluster: SimCluster, loop: SimLoop) -> None:
+    client = Cluster("n1:9092", now_ms=lambda: cluster.worlds.now_ms("client"), rng=loop.chance("client"))
+    producer = Producer(client)
+    for index in range(PARTITIONS):
+        await producer.send("t", value=b"%d" % index, partition=index)
+    await producer.flush()
+    client.close()
 
 
 async def until(is_so: Callable[[], bool]) -> None:

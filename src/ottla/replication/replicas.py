@@ -292,8 +292,9 @@ class Replicas:
         return partition
 
     def _is_only_a_copy(self, assignment: Assignment) -> bool:
-        """Whether somebody else leads, and nobody counts on what this replica has."""
-        return assignment.leader not in (NO_LEADER, self._node_id) and self._node_id not in assignment.isr
+        """Whether somebody else leads, and nobody counts on what this replica has: not now, and not if that one dies."""
+        counts = self._node_id in assignment.isr or self._node_id in assignment.elr
+        return assignment.leader not in (NO_LEADER, self._node_id) and not counts
 
     async def _retire(self, topic_id: bytes) -> None:
         hosted = self.by_id.pop(topic_id, None)
