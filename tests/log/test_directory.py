@@ -119,24 +119,32 @@ def test_the_topic_id_is_on_disk_before_the_first_byte_of_data() -> None:
     assert disk.read("/logs/a/t-0/partition.metadata") == b"version: 0\ntopic_id: " + uuid_text(TOPIC_ID).encode()
 
 
+@pytest.mark.parametrize("records", [0, 3])
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-def test_a_directory_without_topic_id_is_stray_and_kept(damage: str) -> None:
-    """TRAP-13: renamed, never deleted."""
+def test_a_directory_without_topic_id_is_kept(damage: str, records: int) -> None:
+    """TRAP-13: renamed, never deleted; and one with records stays where it is until somebody knows that no topic misses it."""
     disk = SimDisk()
     directory = opened(disk)
-    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), 3)
+    fill(run(directory.create("t", 0, TOPIC_ID, SMALL)), records)
     directory.close()
+    spoil_identity(disk, damage)
+    for _ in range(2):
+        directory = opened(disk)
+        assert not directory.logs and list(directory.unidentified) == ([("t", 0)] if records else [])
+        [kept] = [name for name in disk.names("/logs/a") if name.startswith("t-0")]
+        assert kept.endswith("-stray") == (not records) and f"{0:020d}.log" in disk.names(f"/logs/a/{kept}")
+        assert run(directory.sweep()) == 0
+        directory.close()
+    log = run(opened(disk).create("t", 0, b"another id, 16 b", SMALL))
+    [stray] = [name for name in disk.names("/logs/a") if name.endswith("-stray")]
+    assert log.end_offset == 0 and (disk.size(f"/logs/a/{stray}/{0:020d}.log") > 0) == (records > 0)
+
+
+def spoil_identity(disk: SimDisk, damage: str = "damaged") -> None:
     if damage == "missing":
         disk.remove("/logs/a/t-0/partition.metadata")
     else:
         disk.replace("/logs/a/t-0/partition.metadata", b"version: 9")
-    for _ in range(2):
-        directory = opened(disk)
-        assert not directory.logs
-        [stray] = [name for name in disk.names("/logs/a") if name.endswith("-stray")]
-        assert stray.startswith("t-0.") and f"{0:020d}.log" in disk.names(f"/logs/a/{stray}")
-        assert run(directory.sweep()) == 0
-        directory.close()
 
 
 def test_a_log_that_no_topic_claims_can_be_set_aside() -> None:
@@ -261,7 +269,10 @@ def test_checkpoints_are_written_and_read_back() -> None:
     assert not directory.loading.clean and directory.loading.logs == 2
 
 
-@pytest.mark.parametrize("damage", ["none", "directory", "last segment", "all segments", "cut between", "cut inside"])
+WAYS = ["none", "directory", "last segment", "all segments", "cut between", "cut inside", "identity"]
+
+
+@pytest.mark.parametrize("damage", WAYS)
 def test_what_was_taken_away_after_a_clean_stop_is_noticed(damage: str) -> None:
     """A broker must not vouch for such a log as its clean stop did, and says which one it is."""
     disk = SimDisk()
@@ -276,6 +287,8 @@ def test_what_was_taken_away_after_a_clean_stop_is_noticed(damage: str) -> None:
         disk.remove_tree("/logs/a/t-0")
     elif damage.startswith("cut"):
         disk.open(paths[-1]).truncate(position + (damage == "cut inside"))
+    elif damage == "identity":
+        spoil_identity(disk)
     elif damage != "none":
         for path in paths if damage.startswith("all") else paths[-1:]:
             disk.remove(path)
@@ -285,7 +298,7 @@ def test_what_was_taken_away_after_a_clean_stop_is_noticed(damage: str) -> None:
     assert directory.was_clean and directory.is_shortened == (damage != "none")
     run(directory.load(lambda topic: SMALL))
     told = [(name, known) for name, _, known in directory.loading.shortened]
-    assert told == ([] if damage in ("none", "directory") else [("t-0", end)])
+    assert told == ([] if damage in ("none", "directory", "identity") else [("t-0", end)])
 
 
 def test_what_all_replicas_had_and_a_power_cut_took_is_named() -> None:

@@ -292,6 +292,61 @@ def test_an_eligible_replica_whose_directory_is_missing_is_not_begun_anew() -> N
     run(12, scene)
 
 
+def test_a_log_that_does_not_say_whose_it_is_is_not_begun_anew() -> None:
+    """The disk lies: the topic of that name got an empty log, and gave out its offsets a second time."""
+
+    async def scene(loop: SimLoop) -> None:
+        broker = Broker(loop)
+        node = await broker.boot(ONE)
+        await broker.cluster.client("client", broker.fill())
+        await stop(broker.cluster, "n1")
+        said = spoil_identity(broker.cluster, "n1", "/one/t-2")
+        for _ in range(2):
+            node = await broker.boot(ONE)
+            assert node.replicas.why_missing("t", 2).error is Error.KAFKA_STORAGE_ERROR
+            assert [node.replicas.find("t", index).log.end_offset for index in (0, 1, 3)] == [1] * 3
+            await asyncio.sleep(3)  # upkeep tries again to open it, in vain
+            await stop(broker.cluster, "n1")
+        disk = broker.machine.disk = broker.machine.disk.outlive()
+        disk.replace("/one/t-2/partition.metadata", said)
+        node = await broker.boot(ONE)
+        assert [node.replicas.find("t", index).log.end_offset for index in range(PARTITIONS)] == [1] * PARTITIONS
+
+    run(13, scene)
+
+
+def test_who_cannot_say_whose_a_log_is_does_not_lead_by_its_clean_stop() -> None:
+    """All have stopped cleanly, and the last in sync has no log to lead with any more: the other cut off what it had."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair_and_controller(loop, {"min.insync.replicas": "2"})
+        await cluster.client("client", fill(cluster, loop))
+        for name in ("n1", "n2"):
+            await stop(cluster, name)
+        hurt = 0
+        disk = cluster.machines["n2"].disk
+        path = next(path for path in ("/data", "/two") if f"t-{hurt}" in disk.peek_at_names(path))
+        spoil_identity(cluster, "n2", f"{path}/t-{hurt}")
+        cluster.boot("n2")
+        await until(lambda: cluster.machines["n2"].is_ready)
+        await asyncio.sleep(3)
+        cluster.boot("n1")
+        await until(lambda: all(set(part.isr) == {1, 2} for part in parts_of(cluster, "n3").values()))
+        for name in ("n1", "n2"):
+            assert [node_of(cluster, name).replicas.find("t", index).log.end_offset for index in range(4)] == [1] * 4
+        assert [name for name in disk.peek_at_names(path) if name.endswith("-stray")]
+
+    run(14, scene)
+
+
+def spoil_identity(cluster: SimCluster, name: str, path: str) -> bytes:
+    """What a stopped node's partition.metadata said."""
+    disk = cluster.machines[name].disk = cluster.machines[name].disk.outlive()
+    said = disk.read(f"{path}/partition.metadata")
+    disk.replace(f"{path}/partition.metadata", said.replace(b"version: 0", b"version: 8"))
+    return said
+
+
 async def pair_and_controller(loop: SimLoop, settings: dict[str, str]) -> SimCluster:
     """Two brokers with two directories each and copies of one topic, and somebody who decides."""
     cluster, names = SimCluster(loop), ("n1", "n2", "n3")

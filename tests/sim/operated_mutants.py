@@ -58,7 +58,7 @@ def who_lost_a_replica_keeps_it(patch: pytest.MonkeyPatch) -> None:
 @mutant(*ENDS)
 def who_lost_a_replica_while_it_was_away_keeps_it(patch: pytest.MonkeyPatch) -> None:
     """Only running nodes drop what they have lost."""
-    patch.setattr(Directories, "set_strays_aside", lambda self, is_known: [])
+    patch.setattr(Directories, "set_strays_aside", lambda self, claimed_by: [])
 
 
 @mutant(*ENDS)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.log.ballast import NO_ROOM, Ballast, is_full
 from ottla.log.directory import DataDirectory, Key, Loading
 from ottla.log.files import FILES_MAX
-from ottla.log.identity import MetaProperties
+from ottla.log.identity import PARTITION_METADATA, MetaProperties
 from ottla.log.log import Log
 from ottla.log.moving import futures_in, how_far
 from ottla.log.settings import LogSettings
@@ -180,8 +180,11 @@ class Directories:
             for directory in others:
                 await directory.delete(topic, index)
 
-    async def log(self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes) -> Log:
-        """The log of a partition: as it lies on the disk, or new. One of an older topic with the same name is set aside."""
+    async def log(
+        self, topic: str, index: int, topic_id: bytes, settings: LogSettings, wanted: bytes, is_copy: bool = False
+    ) -> Log:
+        """The log of a partition: as it lies on the disk, or new. One of an older topic with the same name is set aside. If it
+        `is_copy`, others have all that may be missing here."""
         home = next((d for d in self.all if d.meta is not None and d.meta.directory_id == wanted), None)
         for directory in sorted(self.all, key=lambda each: each is not home):
             log = directory.logs.get((topic, index))
@@ -203,6 +206,7 @@ class Directories:
             roomy = [directory for directory in self.whole if not self.ballasts[directory.path].released] or self.whole
             inviting = [directory for directory in roomy if directory.path not in self.cordoned] or roomy
             home = min(inviting, key=lambda directory: len(directory.logs) + self._making[directory.path])
+        self._give_up_unidentified(topic, index, topic_id, is_copy)
         self._making[home.path] += 1
         try:
             return await home.create(topic, index, topic_id, settings)
@@ -211,6 +215,18 @@ class Directories:
             raise
         finally:
             self._making[home.path] -= 1
+
+    def _give_up_unidentified(self, topic: str, index: int, topic_id: bytes, is_copy: bool) -> None:
+        """A log of this name with records that do not say whose they are: it may be the one that is wanted."""
+        for directory in self.whole:
+            if directory.unidentified.get((topic, index)) == topic_id and not is_copy:
+                raise KafkaError(
+                    Error.KAFKA_STORAGE_ERROR,
+                    f"{directory.path}/{topic}-{index} has records, and its {PARTITION_METADATA} does not say whose. If they "
+                    f"are this topic's, write two lines there, `version: 0` and `topic_id: {uuid_text(topic_id)}`, and start "
+                    "again; else take it away",
+                )
+            directory.set_unidentified_aside(topic, index)
 
     def home_of(self, log: Log) -> DataDirectory:
         """The directory that holds a log."""
@@ -227,13 +243,18 @@ class Directories:
             if directory.logs.get((log.topic, log.partition)) is log:
                 await directory.delete(log.topic, log.partition)
 
-    def set_strays_aside(self, is_known: Callable[[str, bytes, int], bool]) -> list[str]:
-        """Rename logs that no topic of the cluster claims. They are never deleted: somebody may want them back."""
+    def set_strays_aside(self, claimed_by: Callable[[str, int], bytes | None]) -> list[str]:
+        """Rename logs that no topic of the cluster claims; `claimed_by` tells the id of one that has a replica of that name
+        here. They are never deleted: somebody may want them back."""
         gone = []
         for directory in self.all:
             for key, log in list(directory.logs.items()):
-                if key[0] != METADATA_TOPIC and not is_known(log.topic, log.topic_id, log.partition):
+                if key[0] != METADATA_TOPIC and claimed_by(*key) != log.topic_id:
                     gone.append(directory.set_aside(*key))
+            for key in list(directory.unidentified):
+                directory.unidentified[key] = claimed_by(*key)
+                if directory.unidentified[key] is None and (path := directory.set_unidentified_aside(*key)):
+                    gone.append(path)
         return gone
 
     # --- room

@@ -3,7 +3,8 @@
 One process at a time holds the directory's lock. The clean-shutdown mark is written last when stopping and removed, with a
 sync, before the first log is opened, so it never outlives the state it vouches for. Each partition has a directory
 `<topic>-<partition>`; a topic that is deleted has its directories renamed to `...-delete` at once and removed later; a
-directory that belongs to no known topic, or is in the way of a new one, is renamed to `...-stray` and never removed.
+directory that belongs to no known topic, or is in the way of a new one, is renamed to `...-stray` and never removed. One with
+records that does not say whose they are may be what a known topic misses: then it stays, and nothing is begun in its place.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class DataDirectory:
         self.is_shortened = False
         # A log was left in it that nobody closed.
         self._is_untidy = False
+        # Logs with records whose topic id cannot be read, each with that of the topic which may be missing them.
+        self.unidentified: dict[Key, bytes | None] = {}
         self.high_watermarks: dict[Key, int] = {}
         self.loading = Loading()
         self._recovery_points: dict[Key, int] = {}
@@ -125,7 +128,7 @@ class DataDirectory:
             return {}  # as if it had never been written: more is scanned, nothing is lost
 
     async def load(self, settings_of: Callable[[str], LogSettings]) -> Loading:
-        """Open every log but the metadata log; a log in a directory without `partition.metadata` is set aside as stray."""
+        """Open every log but the metadata log, as far as `partition.metadata` says whose it is."""
         begun, loading = self._now_ms(), self.loading
         loading.clean = self.was_clean
         found = [name for name in self.disk.names(self.path) if self.disk.is_directory(f"{self.path}/{name}")]
@@ -162,7 +165,11 @@ class DataDirectory:
         self.is_shortened = any(await asyncio.gather(*(self.disk.away(self._is_any_shorter, part) for part in parts)))
 
     def _is_any_shorter(self, ends: Iterable[tuple[str, int]]) -> bool:
-        return any(recovery.ends_before(self.disk, self.files, path, end) for path, end in ends)
+        return any(self._is_shorter(path, end) for path, end in ends)
+
+    def _is_shorter(self, path: str, end: int) -> bool:
+        nobodys = identity.read_topic_id(self.disk, path) is None
+        return nobodys or recovery.ends_before(self.disk, self.files, path, end)
 
     async def _load_groups(self, groups: list[list[Log]]) -> None:
         while groups:
@@ -190,9 +197,15 @@ class DataDirectory:
             return None
         topic_id = identity.read_topic_id(self.disk, f"{self.path}/{name}")
         if topic_id is None:
-            self.loading.stray.append(self._rename_aside(*key, "stray"))
+            if self._has_records(f"{self.path}/{name}"):
+                self.unidentified[key] = None
+            else:
+                self.loading.stray.append(self._rename_aside(*key, "stray"))
             return None
         return self._log(*key, topic_id, settings_of(key[0]))
+
+    def _has_records(self, path: str) -> bool:
+        return any(name.endswith(".log") and self.disk.size(f"{path}/{name}") for name in self.disk.names(path))
 
     def _log(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> Log:
         path = f"{self.path}/{topic}-{partition}"
@@ -254,6 +267,14 @@ class DataDirectory:
             self._is_untidy = True
             raise
         log.follow(path)
+        return path
+
+    def set_unidentified_aside(self, topic: str, partition: int) -> str | None:
+        """The new path of such a log, if there is one of this name."""
+        if (topic, partition) not in self.unidentified:
+            return None
+        path = self._rename_aside(topic, partition, "stray")
+        del self.unidentified[topic, partition]
         return path
 
     def _let_go(self, topic: str, partition: int) -> Log:

@@ -276,10 +276,10 @@ class Replicas:
             self.fetchers.join(partition)
 
     async def _open(self, hosted: Hosted, index: int, assignment: Assignment) -> Partition:
-        wanted = assignment.directory_of(self._node_id)
-        if self._is_only_a_copy(assignment) and wanted not in self._directories.ids:
+        wanted, is_copy = assignment.directory_of(self._node_id), self._is_only_a_copy(assignment)
+        if is_copy and wanted not in self._directories.ids:
             wanted = DIRECTORY_UNASSIGNED  # that disk is gone, and others have all that was on it
-        log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted)
+        log = await self._directories.log(hosted.name, index, hosted.id, hosted.settings, wanted, is_copy)
         if log.unflushed >= hosted.settings.flush_messages:
             await log.flush()  # what a crash left must be safe before it is shown, or the watermark would seem to fall
         ballast = self._directories.ballast_of(log)

@@ -335,10 +335,10 @@ class Node:
         def settings_of(topic: str) -> LogSettings:
             return LogSettings.of(self.config.topic_settings(image.configs(TOPIC, topic)))
 
-        def is_known(name: str, topic_id: bytes, index: int) -> bool:
-            topic = image.topic_by_id(topic_id)
-            partition = topic.partitions.get(index) if topic is not None and topic.name == name else None
-            return partition is not None and self.config.node_id in partition.replicas
+        def claimed_by(name: str, index: int) -> bytes | None:
+            topic = image.topic(name)
+            partition = topic.partitions.get(index) if topic is not None else None
+            return topic.id if topic and partition and self.config.node_id in partition.replicas else None
 
         for loading in await self.directories.load(settings_of):
             if not loading.logs:
@@ -356,7 +356,7 @@ class Node:
             self.measures.recovery.value += loading.took_ms / 1000
             self.measures.recovered_bytes.value += loading.scanned_bytes
             self.measures.truncated_bytes.value += loading.truncated_bytes
-        for path in self.directories.set_strays_aside(is_known):
+        for path in self.directories.set_strays_aside(claimed_by):
             log.warning("no topic claims this log; it was renamed and is kept: %s", path)
 
     def _declare_readings(self) -> None:
