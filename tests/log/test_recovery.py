@@ -162,6 +162,24 @@ def test_a_log_that_ends_before_its_start_begins_anew_at_the_start() -> None:
     assert put(again, batch()) == [1000]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [None, b"", b"0\n0\n"])
+def test_leader_epochs_that_are_lost_are_found_again_where_nothing_is_scanned(clean: bool, left: bytes | None) -> None:
+    """TRAP-48: a log that knows of none is never found to part from another."""
+    log = make_log()
+    for epoch in (0, 3, 4):
+        put(log, batch(2), epoch=epoch)
+    run(log.settle()) if not clean else log.close()
+    path = f"{log.directory}/leader-epoch-checkpoint"
+    log.disk.remove(path)
+    if left is not None:
+        log.disk.replace(path, left)
+    again = reopen(log, clean=clean, recovery_point=6)
+    assert again.recovered is not None and not again.recovered.scanned_bytes
+    assert again.epochs.entries == [(0, 0), (3, 2), (4, 4)]
+    assert log.disk.read(path) == b"0\n3\n0 0\n3 2\n4 4\n"
+
+
 def test_leader_epochs_are_found_again_in_the_batches() -> None:
     """TRAP-14: an epoch file that is missing or behind is completed from what was scanned."""
     log = make_log()

@@ -70,7 +70,7 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
     segments = _without_strays(log, _segments(log, names), report)
     if not segments:
         segments = [_begin(log, start_offset)]
-    if not has_epochs:
+    if not has_epochs or (not log.epochs.entries and (clean or recovery_point)):
         _find_epochs(log, segments)
     end = _tail(segments[-1], names)
     settled = end is not None and end == recovery_point and (end in log.snapshots or end <= start_offset)
@@ -122,7 +122,7 @@ def _begin_anew(log: Log, segments: list[Segment], report: Report) -> list[Segme
 
 
 def _find_epochs(log: Log, segments: list[Segment]) -> None:
-    """The file is damaged: every batch says in which epoch it was written."""
+    """The file is damaged, or lost with records that will not be scanned: every batch says in which epoch it was written."""
     for segment in segments:
         with suppress(KafkaError):  # a damaged batch hides the rest of its segment
             for _, fields in segment.headers(0):
