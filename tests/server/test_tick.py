@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
+from pathlib import Path
+
+import pytest
 
 from desk import on_loop
+from ottla.server.connection import Connection
+from ottla.server.dispatch import dispatch
 from ottla.server.tick import Tick
+from ottla.wire.errors import Error
+from served import TouchyDisk, batch, serving
 
 
 class Told:
@@ -118,3 +125,24 @@ async def test_a_step_that_fails_holds_up_nobody() -> None:
     tick.talk(Told(did, "c"))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
     assert did == ["step", "flush c"]
+
+
+@on_loop
+async def test_room_in_a_connection_lets_no_answer_out_before_its_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of a large answer has left, and in the same turn a Produce came: it was acknowledged, and then refused."""
+
+    def drained_and_dispatch(connection: Connection, frame: memoryview) -> None:
+        assert connection.outbox is not None
+        asyncio.get_running_loop().call_soon(connection.outbox._on_drain)
+        dispatch(connection, frame)
+
+    async with serving(tmp_path, disk=(disk := TouchyDisk())) as served:
+        await served.topic("t")
+        client = await served.connect()
+        assert (await client.produce("t", batch(b"v"))).error_code == 0
+        monkeypatch.setattr(Connection, "dispatch", drained_and_dispatch)
+        disk.full = True
+        assert (await client.produce("t", batch(b"w"))).error_code == Error.KAFKA_STORAGE_ERROR.code
+        assert served.partition("t").log.end_offset == 1

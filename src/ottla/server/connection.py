@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = peer[0] if isinstance(peer, tuple) else str(peer)
         self.transport = transport
         self.last_active = self.listener.loop.time()
-        self.outbox = Outbox(self.listener.loop, transport, self.flush, self.node.world.disk.away)
+        self.outbox = Outbox(self.listener.loop, transport, self._drained, self.node.world.disk.away)
         self.listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -321,7 +321,15 @@ class Connection(asyncio.BufferedProtocol):
             self.release(exchange)
         if self.node.charging is not None:
             self.node.charging.settle(exchange)
-        if not self._talking and self.exchanges[0].ready:
+        if self.exchanges[0].ready:
+            self._talk()
+
+    def _drained(self) -> None:
+        """There is room for more answers. But one that is ready may speak of what this turn has yet to write."""
+        self._talk()
+
+    def _talk(self) -> None:
+        if not self._talking:
             self._talking = True
             self.node.tick.talk(self)
 
