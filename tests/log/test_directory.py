@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ottla.log import identity
+from ottla.log import identity, retention, trimming
 from ottla.log.checkpoints import BadCheckpoint, read_epochs, read_offsets, write_offsets
 from ottla.log.directory import DataDirectory, partition_of
 from ottla.log.identity import MetaProperties
+from ottla.log.settings import LogSettings
 from ottla.sim.disk import Loss, SimDisk, SimFile
 from ottla.wire.ids import uuid_text
 from ottla.world import Disk, RealDisk
@@ -267,6 +270,34 @@ def test_checkpoints_are_written_and_read_back() -> None:
     assert directory.high_watermarks == {("t", 0): 100, ("t", 1): 4}
     assert directory.logs["t", 0].start_offset == 33
     assert not directory.loading.clean and directory.loading.logs == 2
+
+
+def test_the_start_of_a_log_is_written_down_until_the_names_before_it_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint beside retention: the log began with its first segment by then, so its start was left out, and a power cut
+    brought back what was deleted, with holes in it."""
+    found: list[SimDisk] = []
+    disk = SimDisk()
+    directory = opened(disk)
+    log = run(directory.create("t", 0, TOPIC_ID, LogSettings(segment_bytes=600, retention_bytes=1000, retention_ms=-1)))
+    fill(log, 40)
+    run(log.flush())
+    run(directory.checkpoint())
+    away = disk.away
+
+    async def and_checkpoint(call: Callable[..., Any], *args: Any) -> Any:
+        if call is trimming.sync_names:
+            await directory.checkpoint()
+            found.extend(disk.survivors(random.Random(seed), loss) for seed in range(5) for loss in Loss)
+        return await away(call, *args)
+
+    monkeypatch.setattr(disk, "away", and_checkpoint)
+    run(retention.perform(log, retention.plan(log, 0, log.end_offset)))
+    assert log.start_offset > 20 and found
+    for left in found:
+        again = opened(left).logs["t", 0]
+        assert (again.start_offset, again.end_offset) == (log.start_offset, log.end_offset)
+    run(directory.checkpoint())
+    assert disk.read("/logs/a/log-start-offset-checkpoint") == b"0\n0\n"
 
 
 WAYS = ["none", "directory", "last segment", "all segments", "cut between", "cut inside", "identity"]

@@ -318,10 +318,11 @@ class DataDirectory:
             self._checkpointed = named
 
     def _offsets(self) -> tuple[dict[Key, int], dict[Key, int], dict[Key, int]]:
-        """Recovery points of all logs, log starts of those that begin inside their first segment, and up to where those are
-        compacted that are."""
+        """Recovery points of all logs, log starts of those that begin inside their first segment or whose old names may not be
+        gone for good, and up to where those are compacted that are."""
         points = {key: log.recovery_point for key, log in self.logs.items()}
-        starts = {key: log.start_offset for key, log in self.logs.items() if log.start_offset > log.segments[0].base}
+        begun = {key: log for key, log in self.logs.items() if log.start_offset > log.segments[0].base or log.arranging}
+        starts = {key: log.start_offset for key, log in begun.items()}
         points.pop((METADATA_TOPIC, 0), None)
         return points, starts, {key: log.cleaned_to for key, log in self.logs.items() if log.cleaned_to >= 0}
 
