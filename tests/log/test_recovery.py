@@ -162,6 +162,15 @@ def test_a_log_that_ends_before_its_start_begins_anew_at_the_start() -> None:
     assert put(again, batch()) == [1000]
 
 
+def test_a_start_beyond_a_log_that_is_whole_is_not_believed() -> None:
+    """A bit in the text of its checkpoint makes 60 of 20, and all of the log went."""
+    log = synced(10)
+    log.close()
+    again = reopen(log, clean=True, recovery_point=20, start_offset=60)
+    assert (again.start_offset, again.end_offset) == (0, 20)
+    assert offsets(read_batches(again, 0)) == list(range(0, 20, 2))
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("left", [None, b"", b"0\n0\n"])
 def test_leader_epochs_that_are_lost_are_found_again_where_nothing_is_scanned(clean: bool, left: bytes | None) -> None:

@@ -81,6 +81,8 @@ def load(log: Log, clean: bool, recovery_point: int, start_offset: int) -> Repor
     else:
         _rebuild_missing(log, segments, names, report)
         _mend_aborted(log, segments, report)
+    if end < log.start_offset and clean and end == recovery_point:
+        log.start_offset = 0  # all that the stop left is there: it is the checkpoint of the start that is damaged
     if end < log.start_offset:
         segments, end = _begin_anew(log, segments, report), log.start_offset
     log.start_offset = max(log.start_offset, segments[0].base)
