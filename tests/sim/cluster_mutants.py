@@ -310,7 +310,7 @@ KNOWN: dict[str, int] = {
     "epoch_stays_when_the_leader_changes": 2,
     "any_majority_of_two_is_one": 1,
     "votes_for_a_shorter_log": 10,
-    "vote_is_not_kept": 78,
+    "vote_is_not_kept": 4,
     "committed_without_a_majority": 1,
     "metadata_is_never_synced": 1,
     "anybody_may_lead": 3,
@@ -319,5 +319,5 @@ KNOWN: dict[str, int] = {
     "followers_cut_to_their_watermark": 3,
     "who_came_back_with_less_stays_in_sync": 27,
     "old_lives_count": 27,
-    "votes_twice_in_an_epoch": 12,
+    "votes_twice_in_an_epoch": 1,
 }
