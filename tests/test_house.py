@@ -18,8 +18,8 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # rooms that stand above it.
 MAY_IMPORT: dict[str, set[str]] = {
     "world": set(),
-    "alarm": set(),
-    "rising": {"alarm"},
+    "deadline": set(),
+    "rising": {"deadline"},
     "metrics": set(),
     "properties": set(),
     "wire": set(),
@@ -29,11 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metadata": {"wire", "config", "raft"},
     "coordination": {"wire", "config", "metadata"},
     "replication": {"wire", "world", "rising", "config", "log", "metadata"},
-    "client": {"wire", "world", "alarm"},
+    "client": {"wire", "world", "deadline"},
     "server": {
         "wire",
         "world",
-        "alarm",
+        "deadline",
         "rising",
         "metrics",
         "config",

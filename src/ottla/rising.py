@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import NamedTuple
 
-from ottla.alarm import NEVER, Alarm
+from ottla.deadline import NEVER, Deadline
 
 Step = Callable[[], None]
 Tell = Callable[[Step, Context], None]
@@ -54,16 +54,16 @@ class Prompt(asyncio.Future[None]):
 
 class Waiter(NamedTuple):
     value: int
-    deadline: float
+    until: float
 
 
 class Rising:
-    __slots__ = ("_alarm", "_error", "_waiters", "_watchers", "value")
+    __slots__ = ("_deadline", "_error", "_waiters", "_watchers", "value")
 
     def __init__(self, value: int) -> None:
         self.value = value
         self._error: BaseException | None = None
-        self._alarm: Alarm | None = None
+        self._deadline: Deadline | None = None
         self._waiters: dict[Prompt, Waiter] = {}
         self._watchers: dict[Callable[[], None], None] = {}
 
@@ -82,35 +82,35 @@ class Rising:
     async def reaches(self, value: int, seconds: float | None = None) -> None:
         """Return once the number is at least `value`; raise the closing error if it never will be.
 
-        TimeoutError after `seconds`: an own timer, because `asyncio.wait_for` needs a task and handlers run without one.
+        TimeoutError after `seconds`. `asyncio.wait_for` needs a task, and handlers run without one.
         """
         if self.value >= value:
             return
         if self._error is not None:
             raise self._error.with_traceback(None)  # or each raise of the one error would keep its frames for ever
-        alarm = self._alarm
-        if alarm is None:
-            alarm = self._alarm = Alarm(asyncio.get_running_loop(), self._expire)
-        prompt = Prompt(alarm.loop)
-        deadline = NEVER if seconds is None else alarm.loop.time() + seconds
-        self._waiters[prompt] = Waiter(value, deadline)
-        alarm.set(deadline)
+        deadline = self._deadline
+        if deadline is None:
+            deadline = self._deadline = Deadline(asyncio.get_running_loop(), self._expire)
+        prompt = Prompt(deadline.loop)
+        until = NEVER if seconds is None else deadline.loop.time() + seconds
+        self._waiters[prompt] = Waiter(value, until)
+        deadline.set(until)
         try:
             await prompt
         finally:
             self._waiters.pop(prompt, None)
             if not self._waiters:
-                alarm.clear()
+                deadline.clear()
 
     def _expire(self) -> None:
         """Some have waited long enough."""
-        assert self._alarm is not None
-        now = self._alarm.loop.time()
-        for prompt in [prompt for prompt, waiter in self._waiters.items() if waiter.deadline <= now]:
+        assert self._deadline is not None
+        now = self._deadline.loop.time()
+        for prompt in [prompt for prompt, waiter in self._waiters.items() if waiter.until <= now]:
             del self._waiters[prompt]
             prompt.give(TimeoutError())
         if self._waiters:
-            self._alarm.set(min(waiter.deadline for waiter in self._waiters.values()))
+            self._deadline.set(min(waiter.until for waiter in self._waiters.values()))
 
     def dismiss(self, above: int, error: BaseException) -> None:
         """Whoever waits for more than `above` waits in vain and gets `error`; the number itself goes on."""

@@ -2,7 +2,7 @@
 
 The first thing said on a connection is ApiVersions; from then on every request is written in the highest version that
 both sides know. Several requests may be under way at once. A request that gets no answer in time ends the connection,
-because every later answer would have to wait behind the missing one. One alarm serves all of them.
+because every later answer would have to wait behind the missing one. One deadline serves all of them.
 
 Only `loop.create_connection` and timers of the loop are used, so a simulated loop will do as well.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ottla import __version__
-from ottla.alarm import NEVER, Alarm
+from ottla.deadline import NEVER, Deadline
 from ottla.wire.codec import Malformed, decode
 from ottla.wire.errors import Error, KafkaError, error_of
 from ottla.wire.frames import Frames, read_response_header, request_frame
@@ -37,7 +37,7 @@ class Awaited(NamedTuple):
     version: int
     answer: asyncio.Future[Any]
     seconds: float
-    deadline: float
+    until: float
 
 
 def failure(code: int, message: str | None = None) -> KafkaError:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._why_closed: str | None = None
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._look_at_deadlines)
+        self._deadline = Deadline(self._loop, self._lose_patience)
 
     @classmethod
     async def open(
@@ -140,21 +140,21 @@ class Connection(asyncio.Protocol):
 
     def _send(self, message: Message, version: int, timeout_s: float) -> asyncio.Future[Any]:
         self._write(message, version)
-        answer, deadline = self._loop.create_future(), self._loop.time() + timeout_s
+        answer, until = self._loop.create_future(), self._loop.time() + timeout_s
         response = RESPONSES[type(message).key]
-        self._awaited.append(Awaited(self._correlation_id, response, version, answer, timeout_s, deadline))
-        self._alarm.set(deadline)
+        self._awaited.append(Awaited(self._correlation_id, response, version, answer, timeout_s, until))
+        self._deadline.set(until)
         return answer
 
-    def _look_at_deadlines(self) -> None:
+    def _lose_patience(self) -> None:
         """Who gave up waiting has no claim any more."""
         now = self._loop.time()
         waiting = [awaited for awaited in self._awaited if not awaited.answer.done()]
-        soonest = min(waiting, key=lambda awaited: awaited.deadline, default=None)
+        soonest = min(waiting, key=lambda awaited: awaited.until, default=None)
         if soonest is None:
             return
-        if soonest.deadline > now:
-            self._alarm.set(soonest.deadline)
+        if soonest.until > now:
+            self._deadline.set(soonest.until)
             return
         what = soonest.response.__name__.replace("Response", "Request")
         self.close(f"{what} got no answer within {soonest.seconds:g} s")
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
             _fail(awaited.answer, Lost(f"{self.address}: {error}"))
             raise
         if not self._awaited:
-            self._alarm.clear()
+            self._deadline.clear()
         if not awaited.answer.done():
             awaited.answer.set_result(response)
 
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         if self._why_closed is None:
             self._why_closed = why
             self._over.set()
-            self._alarm.close()
+            self._deadline.close()
         waiting, self._awaited = self._awaited, deque()
         for awaited in waiting:
             _fail(awaited.answer, Lost(f"{self.address}: {self._why_closed}"))

@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ottla.alarm import Alarm
+from ottla.deadline import Deadline
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 
@@ -94,7 +94,7 @@ class Standing(Protocol):
 
 class Session:
     __slots__ = (
-        "_alarm",
+        "_deadline",
         "created",
         "epoch",
         "id",
@@ -119,7 +119,7 @@ class Session:
         self.standings: dict[Key, Standing] = {}
         self.news: dict[Key, None] = {}
         self.parked: Waiting | None = None
-        self._alarm: Alarm | None = None
+        self._deadline: Deadline | None = None
 
     def take_news(self, request: FetchRequest) -> dict[Key, Wanted]:
         """The partitions that a follower's request is about: those that had to wait first."""
@@ -129,21 +129,21 @@ class Session:
                 news[topic.topic_id if self.uses_ids else topic.topic, asked.partition] = None
         return {key: self.partitions[key] for key in news if key in self.partitions}
 
-    def park(self, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> Alarm:
-        """A fetch waits from now on, until this alarm wakes it at the latest. The one before it has waited long enough."""
+    def park(self, waiting: Waiting, loop: asyncio.AbstractEventLoop) -> Deadline:
+        """A fetch waits from now on, until this deadline wakes it at the latest. The one before it has waited long enough."""
         if self.parked is not None:
             self.parked.wake()
         self.parked = waiting
-        if self._alarm is None:
-            self._alarm = Alarm(loop, self._wake)
-        self._alarm.clear()
-        return self._alarm
+        if self._deadline is None:
+            self._deadline = Deadline(loop, self._wake)
+        self._deadline.clear()
+        return self._deadline
 
     def leave(self, waiting: Waiting) -> None:
         if self.parked is waiting:
             self.parked = None
-            if self._alarm is not None:
-                self._alarm.clear()
+            if self._deadline is not None:
+                self._deadline.clear()
 
     def _wake(self) -> None:
         if self.parked is not None:
@@ -155,8 +155,8 @@ class Session:
         self.standings.clear()
         if self.parked is not None:
             self.parked.wake()
-        if self._alarm is not None:
-            self._alarm.close()
+        if self._deadline is not None:
+            self._deadline.close()
 
     def update(self, request: FetchRequest, uses_ids: bool) -> None:
         for topic in request.topics:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ottla.alarm import Alarm
+from ottla.deadline import Deadline
 from ottla.log.reading import Located
 from ottla.replication.closest import closest
 from ottla.replication.partition import Partition
@@ -377,7 +377,7 @@ def _refused(index: int, error: KafkaError, aborted: list[Aborted] | None) -> An
 class Parked:
     """A fetch that found too little and waits for more."""
 
-    __slots__ = ("_alarm", "_loop", "_reading", "_woken")
+    __slots__ = ("_deadline", "_loop", "_reading", "_woken")
 
     def __init__(self, reading: Reading, loop: asyncio.AbstractEventLoop) -> None:
         self._reading = reading
@@ -389,21 +389,21 @@ class Parked:
         if session is not None and self._reading.follower_id >= 0:
             await self._until_news(session, seconds)
             return
-        self._alarm = Alarm(self._loop, self.wake)
-        self._alarm.set(self._loop.time() + seconds)
+        self._deadline = Deadline(self._loop, self.wake)
+        self._deadline.set(self._loop.time() + seconds)
         counts = [Counting(self, partition, wanted) for partition, wanted in self._partitions()]
         # Only whole batches are read, so a limit may leave a little less than `min_bytes` although there is plenty.
         self.gained(sum(each.counted for each in counts) - self._reading.bytes_read)
         try:
             await self._woken
         finally:
-            self._alarm.close()
+            self._deadline.close()
             for each in counts:
                 each.end()
 
     async def _until_news(self, session: Session, seconds: float) -> None:
-        self._alarm = session.park(self, self._loop)
-        self._alarm.set(self._loop.time() + seconds)
+        self._deadline = session.park(self, self._loop)
+        self._deadline.set(self._loop.time() + seconds)
         try:
             for key in [*self._reading.plan.wanted, *session.news]:
                 self.notice(key)
@@ -443,7 +443,7 @@ class Parked:
 
     def wake_soon(self) -> None:
         """There is something to tell for which nobody waits."""
-        self._alarm.set(self._loop.time() + WATERMARK_NEWS_S)
+        self._deadline.set(self._loop.time() + WATERMARK_NEWS_S)
 
     def gained(self, count: int) -> None:
         self._reading.bytes_read += count

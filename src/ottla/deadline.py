@@ -1,8 +1,8 @@
 """One timer for moments that are nearly always taken back before they come.
 
 A request has a time limit, and a fetch that waits has one too: thousands in a second, of which hardly any is reached. A timer
-of the loop for each costs more than much of what a request does. An alarm keeps one: it is set for a moment, taken back, and
-set again; the loop's timer stays where it is meanwhile, and looks again when it goes off too early.
+of the loop for each costs more than much of what a request does. A `Deadline` keeps one: it is set for a moment, taken back,
+and set again; the loop's timer stays where it is meanwhile, and looks again when it goes off too early.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 NEVER = math.inf
 
 
-class Alarm:
+class Deadline:
     __slots__ = ("_callback", "_timer", "at", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
