@@ -60,7 +60,9 @@ class Connection(asyncio.Protocol):
         self.client_id = client_id
         self.served: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
-        self.heard = 0.0  # when the other side said something, by the loop's clock
+        self.heard = self.ended = (
+            0.0  # when the other side last said something, and when that was over, by the loop's clock
+        )
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
         self._awaited: deque[Awaited] = deque()
@@ -198,7 +200,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self, why: str) -> None:
         if self._why_closed is None:
-            self._why_closed = why
+            self._why_closed, self.ended = why, self._loop.time()
             self._over.set()
             self._deadline.close()
         waiting, self._awaited = self._awaited, deque()

@@ -64,7 +64,6 @@ class Line:
         self._place: Place | None = None
         self._failures = 0
         self._again_at = 0.0
-        self._in_doubt_until: float | None = None
 
     async def ask(self, request: Message, timeout_s: float) -> Any:
         """The answer. OSError (mostly `Lost`) when there is none; KafkaError when the other side does not know the API."""
@@ -95,13 +94,8 @@ class Line:
 
     def is_in_doubt(self) -> bool:
         """Whether the other side was lost a moment ago, without a word, and is not there again."""
-        if self._connection is None or not self._connection.closed:
-            self._in_doubt_until = None
-            return False
-        now = self._loop.time()
-        if self._in_doubt_until is None:
-            self._in_doubt_until = now + DOUBT_S
-        return now < self._in_doubt_until
+        connection = self._connection
+        return connection is not None and connection.closed and self._loop.time() < connection.ended + DOUBT_S
 
     def close(self) -> None:
         """Whoever waits for an answer is told; the next question opens the line again."""
