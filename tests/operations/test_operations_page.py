@@ -20,6 +20,7 @@ CLIENT_SETTINGS = {
     *("transactional.id", "transaction.timeout.ms", "enable.auto.commit", "auto.commit.interval.ms"),
 }
 FEATURES = {"transaction.version"}
+FILES = {"partition.metadata"}
 KERNEL_SETTINGS = {"vm.dirty_background_ratio", "vm.dirty_ratio"}
 UNITS = {"MiB": 1 << 20, "s": 1000, "min": 60_000, "day": 86_400_000, "days": 86_400_000, "": 1}
 
@@ -32,7 +33,7 @@ def test_settings_and_metrics_on_the_page_exist() -> None:
     """LOG-24: no name that nobody obeys, no metric that nobody serves."""
     named = {text.split("=")[0] for text in re.findall(r"`([a-z][a-z.]*\.[a-z.]+(?:=[^`]*)?)`", PAGE)}
     assert len(named) > 20
-    assert named <= CLIENT_SETTINGS | KERNEL_SETTINGS | FEATURES | set(TOPIC_SETTINGS) | set(NODE_SETTINGS)
+    assert named <= CLIENT_SETTINGS | KERNEL_SETTINGS | FEATURES | FILES | set(TOPIC_SETTINGS) | set(NODE_SETTINGS)
     metrics = set(re.findall(r"`(ottla_[a-z_]+)`", PAGE))
     assert metrics and metrics <= set(NodeMetrics({}).registry._declared)
 
