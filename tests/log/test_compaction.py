@@ -634,6 +634,24 @@ def test_a_log_that_is_cut_while_new_segments_get_their_names_is_left_alone() ->
     assert names(log, ".swap") == []
 
 
+def test_what_comes_in_the_place_of_what_was_cut_off_is_not_compacted() -> None:
+    """The cut comes when the last new segment has its name, and the round is as good as over."""
+    log, away = one_key(60), SimDisk.away
+    cut = log.segments[1].base + 1
+
+    async def and_then_cut(disk: SimDisk, call: Callable[..., Any], *args: Any) -> Any:
+        done = await away(disk, call, *args)
+        if call is sync_names and not names(log, ".swap", ".cleaned"):
+            monkey.undo()
+            await log.truncate_to(cut)
+        return done
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(SimDisk, "away", and_then_cut)
+        assert len(run(clean(log))) == 1
+    assert log.end_offset == cut and log.cleaned_to <= cut
+
+
 def test_the_recovery_point_is_written_down_before_a_log_gets_holes() -> None:
     """A crash must not scan what is being compacted: where the scan begins has to be known."""
     log, order = one_key(60), list[str]()

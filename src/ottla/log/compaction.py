@@ -123,6 +123,8 @@ async def perform(log: Log, dirt: Dirt, now_ms: int, tools: Tools, workshop: Wor
             break
         job = job_of(log, dirt, now_ms, tools)
         job.end, job.next_base, job.transactions = done[0].end, outcome.next_base, outcome.transactions
+    if log.cuts != cuts:
+        return done  # what comes in the place of what was cut off is not compacted
     log.cleaned_to = done[0].end
     if log.checkpoint is not None:
         await log.checkpoint()
