@@ -323,7 +323,7 @@ def test_twelve_consumers_of_twelve_partitions(protocol: str, topic: Callable[[i
     wait_for_all(group, orders)
 
 
-@pytest.mark.parametrize(
+with_static_members = pytest.mark.parametrize(
     ("client", "protocol"),
     [
         ("confluent", "classic"),
@@ -334,6 +334,9 @@ def test_twelve_consumers_of_twelve_partitions(protocol: str, topic: Callable[[i
         ("java", "consumer"),
     ],
 )
+
+
+@with_static_members
 def test_a_static_member_comes_back_to_what_it_had(
     client: str, protocol: str, address: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
@@ -354,17 +357,7 @@ def test_a_static_member_comes_back_to_what_it_had(
     assert asyncio.run(turn_of(address, group.name)) == turn
 
 
-@pytest.mark.parametrize(
-    ("client", "protocol"),
-    [
-        ("confluent", "classic"),
-        ("confluent", "consumer"),
-        ("kafka-python", "classic"),
-        ("aiokafka", "classic"),
-        ("java", "classic"),
-        ("java", "consumer"),
-    ],
-)
+@with_static_members
 def test_a_static_member_is_killed_and_started_again(
     client: str, protocol: str, address: str, topic: Callable[[int], Topic], troop: Recruit
 ) -> None:
