@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,8 @@ ONE_SIDED = (
     "org.apache.kafka.common.errors.",
     "The consumer rebalance protocol",
 )
+# What Java writes in front of the message where nobody caught an exception.
+THROWN = re.compile(r'^Exception in thread "main" [\w.]+: ')
 
 
 class Said(NamedTuple):
@@ -70,7 +73,8 @@ def _difference(theirs: Said, mine: Said) -> list[str]:
 
 def said(ran: Ran, normal: Normal, sorts: bool) -> Said:
     out = [normal(line) for line in ran.out.splitlines()]
-    err = [normal(line) for line in ran.err.splitlines() if line and not line.startswith(ONE_SIDED)]
+    told = (THROWN.sub("", line) for line in ran.err.splitlines())
+    err = [normal(line) for line in told if line and not line.startswith(ONE_SIDED)]
     return Said(ran.code, sorted(out) if sorts else out, err)
 
 

@@ -148,6 +148,8 @@ def test_batches_are_compressed(both: Both, address: str, words: str) -> None:
         ("--topic texts --command-property transactional.id=x --request-required-acks 1", ""),
         ("--topic x --line-reader Own", ""),
         ("--sync", ""),
+        ("--topic", ""),
+        ("--topic x --colour", ""),
         ("--help", ""),
     ],
 )
@@ -238,6 +240,8 @@ def test_internal_topics_as_json(both: Both, kind: str) -> None:
         "--topic texts --from-beginning --command-property auto.offset.reset=latest",
         "--topic texts --property a=b --formatter-property c=d",
         "--topic texts --formatter Own",
+        "--topic texts --group",
+        "--topic texts --whitelist b",
         "--help",
     ],
 )
@@ -283,3 +287,4 @@ def test_consumer_performance(both: Both) -> None:
     both.same(perf, *words, connects=False, normal=without_numbers)
     both.same(perf, "--topic", "many", normal=without_numbers)
     both.same(perf, "--num-records", "4", normal=without_numbers)
+    both.same(perf, "--colour", normal=without_numbers)

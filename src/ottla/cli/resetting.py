@@ -119,14 +119,14 @@ def duration_ms(text: str) -> int:
 
 def moment_ms(text: str) -> int:
     """A date and time of ISO 8601; without a time zone it is UTC."""
-    from datetime import UTC, datetime
+    from datetime import datetime
 
-    if "T" not in text:
+    _, letter, time = text.partition("T")
+    if not letter:
         raise Unreadable("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
+    in_zone = text if any(mark in time for mark in "+-Z") else text + "Z"
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(in_zone)
     except ValueError:
-        raise Unreadable(f'Unparseable date: "{text}"')
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        raise Unreadable(f'Unparseable date: "{in_zone}"')
     return round(moment.timestamp() * 1000)

@@ -66,19 +66,17 @@ QUESTIONS = {
     "leader_election": (*AT, "--election-type", "preferred", "--all-topic-partitions"),
     "reassign_partitions": (*AT, "--list"),
     "transactions": (*AT, "list"),
-    "console_producer": (*AT, "--topic", "nobody-writes-here"),
-    "console_consumer": (*AT, "--topic", "__consumer_offsets", "--timeout-ms", "1"),
+    "console_producer": (*AT, "--topic", "asked"),
+    "console_consumer": (*AT, "--topic", "asked", "--timeout-ms", "1"),
 }
 # Loading any of these takes longer than all that a tool has to do.
 HEAVY = ("ottla.server", "ottla.sim", "ottla.pipeline", "numpy", "pyarrow", "pyspark")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_tool_that_asks_loads_nothing_heavy(name: str, broker: str, tools: Tools) -> None:
+def test_a_tool_that_asks_loads_nothing_heavy(name: str, tools: Tools, broker: str) -> None:
     """A tool has answered before a JVM has started, so it loads the client and no more."""
-    tools.run(
-        "topics", "--create", "--if-not-exists", "--topic", "asked-about"
-    )  # where nothing is, some say so and end with 1
+    tools.run("topics", "--create", "--topic", "asked", "--if-not-exists")
     program = (
         "import sys\n"
         f"from ottla.cli.kafka.{name} import main\n"

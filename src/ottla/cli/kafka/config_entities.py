@@ -15,6 +15,7 @@ from ottla.cli.kafka.options import Failed
 from ottla.client.cluster import Cluster
 from ottla.client.connection import check
 from ottla.wire import scram
+from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.credentials import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 from ottla.wire.messages.quotas import (
     AlterClientQuotasRequest,
@@ -160,6 +161,8 @@ def _upsertion(user: str, mechanism: str, text: str) -> AlterUserScramCredential
     match = CREDENTIAL.fullmatch(text)
     if match is None:
         raise Failed(f"Invalid credential property {mechanism.replace('-', '_')}={text}")
+    if not match[2]:
+        raise KafkaError(Error.UNACCEPTABLE_CREDENTIAL, "Password must not be empty")
     iterations = int(match[1]) if match[1] not in (None, "-1") else ITERATIONS
     if iterations < scram.ITERATIONS_MIN:
         raise Failed(

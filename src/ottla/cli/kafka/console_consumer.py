@@ -104,6 +104,7 @@ PARSER = Parser(
         default="read_uncommitted",
     ),
     takes("group", "The consumer group id of the consumer.", "consumer group id"),
+    mistake=Usage,
 )
 RENAMED = (
     ("consumer-property", "command-property"),

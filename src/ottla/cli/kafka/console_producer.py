@@ -162,6 +162,7 @@ PARSER = Parser(
         "Producer config properties file. Note that [command-property] takes precedence over this config.",
         "config file",
     ),
+    mistake=Usage,
 )
 # The old name of an option, the new one, and until when the old one lives.
 RENAMED = (

@@ -115,18 +115,21 @@ PARSER = Parser(
         "members",
         "Describe members of the group. This option may be used with '--describe' and '--bootstrap-server' options only.\n"
         f"{EXAMPLE} --describe --group group1 --members",
+        only_with=("describe",),
     ),
     flag(
         "verbose",
         "Provide additional information, if any, when describing the group. This option may be used with "
         "'--offsets'/'--members'/'--state' and '--bootstrap-server' options only.\n"
         f"{EXAMPLE} --describe --group group1 --members --verbose",
+        only_with=("describe",),
     ),
     flag(
         "offsets",
         "Describe the group and list all topic partitions in the group along with their offset lag. This is the default "
         "sub-action of and may be used with '--describe' and '--bootstrap-server' options only.\n"
         f"{EXAMPLE} --describe --group group1 --offsets",
+        only_with=("describe",),
     ),
     takes(
         "state",
@@ -137,6 +140,7 @@ PARSER = Parser(
         f"{EXAMPLE} --list --state stable,empty\n"
         "This option may be used with '--describe', '--list' and '--bootstrap-server' options only.",
         is_optional=True,
+        only_with=("describe", "list"),
     ),
     takes(
         "type",
@@ -145,6 +149,7 @@ PARSER = Parser(
         f"{EXAMPLE} --list --type classic,consumer\n"
         "This option may be used with the '--list' option only.",
         is_optional=True,
+        only_with=("list",),
     ),
     takes(
         "validate-regex",
@@ -167,6 +172,8 @@ def _groups(options: Options) -> None:
         _validate(options.text("validate-regex"))
         return
     action = next(name for name in ACTIONS if options.has(name))
+    if action == "reset-offsets" and not any(options.has(scenario) for scenario in SCENARIOS):
+        raise Usage(f"Option '[reset-offsets]' requires one of the following scenarios: {SCENARIOS_TEXT}")
     _connected(options, _work(action))
 
 
@@ -193,6 +200,7 @@ def _connected(options: Options, work: Callable[[Admin, Options], Awaitable[None
     from ottla.wire.errors import Error, KafkaError
 
     try:
+        options.number("timeout")
         with_admin(
             options.text("bootstrap-server"), options.value("command-config"), lambda admin: work(admin, options)
         )
@@ -252,8 +260,6 @@ def _check_reset(options: Options) -> None:
         options.forbid(scenario, *(other for other in SCENARIOS if other != scenario))
     if not any(options.has(scope) for scope in ("all-topics", "topic", "from-file")):
         raise Usage("One of the reset scopes should be defined: --all-topics, --topic.")
-    if not any(options.has(scenario) for scenario in SCENARIOS):
-        raise Usage(f"Option '[reset-offsets]' requires one of the following scenarios: {SCENARIOS_TEXT}")
 
 
 def _validate(pattern: str) -> None:

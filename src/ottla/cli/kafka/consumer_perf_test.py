@@ -81,6 +81,7 @@ PARSER = Parser(
         default="yyyy-MM-dd HH:mm:ss:SSS",
     ),
     flag("hide-header", "If set, skips printing the header for the stats."),
+    mistake=Usage,
 )
 COLUMNS = (
     "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, "

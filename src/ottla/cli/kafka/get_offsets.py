@@ -68,6 +68,7 @@ PARSER = Parser(
         "exclude-internal-topics",
         "By default, internal topics are included. If specified, internal topics are excluded.",
     ),
+    mistake=lambda text: Failed(f"Error occurred: {text}"),
 )
 
 
@@ -152,8 +153,9 @@ def _rule(text: str) -> Filter:
 
 
 def _numbers(text: str) -> list[int]:
+    parts = text.rstrip(",")  # so does Java, when it splits
     try:
-        return [int(part) for part in text.split(",")] if text else []
+        return [int(part) for part in parts.split(",")] if parts else []
     except ValueError:
         raise Failed(f"--partitions expects a comma separated list of numeric partition ids, but received: {text}")
 

@@ -250,7 +250,7 @@ def _read_plan(path: str, groups: Sequence[str]) -> Plan:
         with open(path, encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except OSError:
-        raise Failed(f"Unable to read file {path}")
+        raise Failed(f"java.io.IOException: Unable to read file {path}")
     plan: Plan = {}
     for row in rows:
         if len(rows[0]) == 3 and len(groups) == 1:

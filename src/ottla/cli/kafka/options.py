@@ -46,6 +46,7 @@ class Option:
         default: object = None,
         is_optional: bool = False,
         separator: str = "",
+        only_with: tuple[str, ...] = (),
     ) -> None:
         self.names = (names,) if isinstance(names, str) else names
         self.what = what
@@ -55,6 +56,8 @@ class Option:
         # Whether the argument may be missing.
         self.is_optional = is_optional
         self.separator = separator
+        # It may be given together with one of these, and not otherwise.
+        self.only_with = only_with
 
     @property
     def name(self) -> str:
@@ -70,8 +73,8 @@ class Option:
         return f"{names} {open_}{inside}{close}" if self.kind else names, what + default
 
 
-def flag(names: str | tuple[str, ...], what: str) -> Option:
-    return Option(names, what)
+def flag(names: str | tuple[str, ...], what: str, *, only_with: tuple[str, ...] = ()) -> Option:
+    return Option(names, what, only_with=only_with)
 
 
 def takes(
@@ -83,9 +86,19 @@ def takes(
     default: object = None,
     is_optional: bool = False,
     separator: str = "",
+    only_with: tuple[str, ...] = (),
 ) -> Option:
     """An option with an argument, by default a text."""
-    return Option(names, what, kind, described_as, default=default, is_optional=is_optional, separator=separator)
+    return Option(
+        names,
+        what,
+        kind,
+        described_as,
+        default=default,
+        is_optional=is_optional,
+        separator=separator,
+        only_with=only_with,
+    )
 
 
 HELP = flag("help", "Print usage information.")
@@ -93,10 +106,12 @@ VERSION = flag("version", "Display Kafka version.")
 
 
 class Parser:
-    """The options of one tool. `what` is what `--help` says before the list of them."""
+    """The options of one tool. `what` is what `--help` says before the list of them; `mistake` makes of words that cannot be
+    read as options what is raised: some tools print the list of options then, others do not."""
 
-    def __init__(self, what: str, *options: Option) -> None:
+    def __init__(self, what: str, *options: Option, mistake: Callable[[str], Failed] = Failed) -> None:
         self.what = what
+        self.mistake = mistake
         self.options = (*options, HELP, VERSION)
         self.by_name = {name: option for option in self.options for name in option.names}
 
@@ -112,13 +127,22 @@ class Parser:
                 self._take(word, words, found)
             else:
                 found.others.append(word)
+        self._check_company(found)
         return found
+
+    def _check_company(self, found: Options) -> None:
+        """Who asks for help is not told which options go together."""
+        given = [self.by_name[name] for name in found.given()]
+        alone = [option for option in given if option.only_with and not any(map(found.has, option.only_with))]
+        if alone and not found.has("help"):
+            names = ", ".join(sorted(option.name for option in alone))
+            raise self.mistake(f"Option(s) [{names}] are unavailable given other options on the command line")
 
     def _take(self, word: str, words: list[str], found: Options) -> None:
         name, equals, value = word.lstrip("-").partition("=")
         option = self.by_name.get(name)
         if option is None:
-            raise Failed(f"{name if word.startswith('--') else name[:1]} is not a recognized option")
+            raise self.mistake(f"{name if word.startswith('--') else name[:1]} is not a recognized option")
         if option.kind is None:
             found.add(option, [])
             return
@@ -129,7 +153,7 @@ class Parser:
         elif option.is_optional:
             found.add(option, [])
         else:
-            raise Failed(f"Option {_name_list(option)} requires an argument")
+            raise self.mistake(f"Option {_name_list(option)} requires an argument")
 
     def usage(self) -> str:
         rows = sorted(option.usage() for option in self.options)
