@@ -17,7 +17,7 @@ from ottla.metadata.image import Partition as Assignment
 from ottla.metadata.records import PartitionChangeRecord, PartitionRecord, unframe
 from ottla.server.node import Node
 from ottla.sim.cluster import SimCluster
-from ottla.sim.disk import Loss, SimDisk
+from ottla.sim.disk import UNLIMITED, Loss, SimDisk
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error
 from ottla.wire.records import batches, iterate
@@ -292,6 +292,25 @@ def test_an_eligible_replica_whose_directory_is_missing_is_not_begun_anew() -> N
     run(12, scene)
 
 
+def test_a_controller_whose_disk_was_full_takes_topics_again() -> None:
+    """It is no broker, and those step back one after the other when their disks are full: it looked for its place among them,
+    and never again for room. Until it was started anew it let nobody make a topic."""
+
+    async def scene(loop: SimLoop) -> None:
+        cluster = await pair_and_controller(loop, {})
+        node, disk = node_of(cluster, "n3"), cluster.machines["n3"].disk
+        disk.capacity = disk.used + 100
+        await cluster.client("client", make_topic(cluster, loop, "second"))
+        await asyncio.sleep(3)
+        assert node.directories.is_full
+        disk.capacity = UNLIMITED
+        await asyncio.sleep(3)
+        assert not node.directories.is_full
+        await cluster.client("client", make_topic(cluster, loop, "third"))
+
+    run(15, scene)
+
+
 def test_a_log_that_does_not_say_whose_it_is_is_not_begun_anew() -> None:
     """The disk lies: the topic of that name got an empty log, and gave out its offsets a second time."""
 
@@ -397,9 +416,9 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def make_topic(cluster: SimCluster, loop: SimLoop) -> None:
+async def make_topic(cluster: SimCluster, loop: SimLoop, name: str = "t") -> None:
     client = Cluster("n1:9092", now_ms=lambda: cluster.worlds.now_ms("client"), rng=loop.chance("client"))
-    await Admin(client).create_topic("t", partitions=PARTITIONS, replication_factor=2)
+    await Admin(client).create_topic(name, partitions=PARTITIONS, replication_factor=2)
     client.close()
 
 

@@ -11,6 +11,7 @@ from sim.simulate import ROUNDS, command
 from sim.test_cluster_faults import played
 from sim.voters_mutants import KNOWN, mutant
 from sim.voters_play import play
+from sim.voters_seeds import NAMED
 
 __all__ = ["quiet"]
 
@@ -34,6 +35,12 @@ def test_promises_are_kept_while_disks_of_voters_are_wiped() -> None:
     stories = [play(f"v{seed}", kinds=["wiped_disk"]) for seed in range(4)]
     assert [story.anomalies for story in stories] == [[], [], [], []]
     assert sum(story.faults["wiped disk"] for story in stories) >= 4
+
+
+@pytest.mark.parametrize("finding", NAMED)
+def test_what_was_found_once_stays_found(finding: str) -> None:
+    for seed in NAMED[finding]:
+        assert play(seed, ROUNDS).anomalies == []
 
 
 @pytest.mark.timeout(300)

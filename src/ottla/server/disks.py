@@ -125,7 +125,8 @@ class Disks:
                 )
 
     def _turn(self) -> float:
-        place = sorted(self._node.quorum.image.brokers).index(self._node.config.node_id)
+        me = self._node.config.node_id  # which need not be a broker, or not any more
+        place = sorted({*self._node.quorum.image.brokers, me}).index(me)
         return self._node.loop.time() + STEP_S * (place % STEPS_MAX)
 
     def _in(self, directory: DataDirectory) -> Iterator[tuple[Partition, Assignment]]:
