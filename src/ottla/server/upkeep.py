@@ -79,6 +79,10 @@ class Upkeep:
                     await chore()
             except (OSError, KafkaError) as error:
                 log_.error("%s: %s; will try again", name, error)
+            except (
+                Exception
+            ) as error:  # a defect; but a node that never flushes again, or never looks for room, is worse
+                asyncio.get_running_loop().call_exception_handler({"message": f"{name} failed", "exception": error})
             await asyncio.sleep(seconds())
 
     async def find_room(self) -> None:
