@@ -79,9 +79,8 @@ class Upkeep:
                     await chore()
             except (OSError, KafkaError) as error:
                 log_.error("%s: %s; will try again", name, error)
-            except (
-                Exception
-            ) as error:  # a defect; but a node that never flushes again, or never looks for room, is worse
+            except Exception as error:
+                # A defect. A node that never flushes again, or never looks for room, would be worse.
                 asyncio.get_running_loop().call_exception_handler({"message": f"{name} failed", "exception": error})
             await asyncio.sleep(seconds())
 
