@@ -101,6 +101,59 @@ def test_requests_are_pipelined_and_answers_matched():
     run(like_a_broker, act)
 
 
+def talk(go_on: Callable[[int, MetadataResponse], MetadataRequest | None], lives: int = 9) -> tuple[list[int], object]:
+    """Questions that follow from answers: how many were asked in all, and how it ended. After `lives` the server goes."""
+
+    async def answers_so_often(key: int, version: int, correlation_id: int) -> list[bytes]:
+        if key != 18 and len(script.seen) > lives + 2:
+            raise ConnectionError
+        return await like_a_broker(key, version, correlation_id)
+
+    script, heard = Script(answers_so_often), []
+
+    def hear(response: MetadataResponse) -> MetadataRequest | None:
+        heard.append(len(heard))
+        return go_on(len(heard), response)
+
+    async def run() -> object:
+        async with script as port:
+            connection = await Connection.open("127.0.0.1", port)
+            try:
+                answer = await connection.request(MetadataRequest(), go_on=hear)
+                later = await connection.request(MetadataRequest())  # it can be asked as before
+                return answer.cluster_id, later.cluster_id
+            except Exception as error:
+                return error
+            finally:
+                connection.close()
+
+    return heard, asyncio.run(run())
+
+
+def test_the_next_question_follows_from_an_answer():
+    heard, end = talk(lambda count, _: MetadataRequest() if count < 4 else None)
+    assert len(heard) == 4
+    assert end == ("answer 6", "answer 7")
+
+
+def test_what_is_raised_while_an_answer_is_heard_ends_the_waiting():
+    def fails(count: int, response: MetadataResponse) -> MetadataRequest | None:
+        if count == 2:
+            raise KafkaError(Error.FENCED_LEADER_EPOCH)
+        return MetadataRequest()
+
+    heard, end = talk(fails)
+    assert len(heard) == 2
+    assert isinstance(end, KafkaError)
+    assert end.error is Error.FENCED_LEADER_EPOCH
+
+
+def test_a_connection_that_is_lost_between_questions_ends_the_waiting():
+    heard, end = talk(lambda count, _: MetadataRequest(), lives=3)
+    assert len(heard) == 3
+    assert isinstance(end, Lost)
+
+
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0\x63", b"\0\0\0\x03\0rubbish", bytes(40)])
 def test_an_answer_that_is_none_ends_the_connection(frame):
     async def rubbish(key: int, version: int, correlation_id: int) -> list[bytes]:

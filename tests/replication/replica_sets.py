@@ -62,7 +62,15 @@ class Wire:
         self.cluster, self.asker, self.asked = cluster, asker, asked
         self.waiting: set[asyncio.Task[Any]] = set()
 
-    async def ask(self, request: Any, timeout_s: float) -> Any:
+    async def ask(self, request: Any, timeout_s: float, go_on: Callable[[Any], Any] | None = None) -> Any:
+        while True:
+            response = await self._answer(request)
+            following = go_on(response) if go_on is not None else None
+            if following is None:
+                return response
+            request = following
+
+    async def _answer(self, request: Any) -> Any:
         other = self.cluster.brokers.get(self.asked)
         if other is None or not self.cluster.reaches(self.asker.id, self.asked):
             await asyncio.sleep(0.001)

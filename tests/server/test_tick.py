@@ -20,6 +20,8 @@ from served import TouchyDisk, batch, serving
 class Told:
     """A partition and a connection in one: it writes down what it is asked for."""
 
+    is_exempt = False
+
     def __init__(self, did: list[str], name: str, write: Callable[[], None] = lambda: None) -> None:
         self.did, self.name, self.on_write = did, name, write
 
@@ -114,6 +116,40 @@ async def test_what_a_step_stages_is_written_before_anybody_is_told() -> None:
     tick.dirty(Told(did, "p"))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
     assert did == ["write p", "write q", "flush c"]
+
+
+@on_loop
+async def test_what_another_node_waits_for_leaves_before_the_next_step() -> None:
+    did: list[str] = []
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+    follower = Told(did, "follower")
+    follower.is_exempt = True
+
+    def answers(connection: Told) -> Callable[[], None]:
+        return lambda: tick.talk(connection)  # type: ignore[arg-type]
+
+    tick.step(answers(Told(did, "client")), copy_context())
+    tick.step(answers(follower), copy_context())
+    tick.step(lambda: did.append("step"), copy_context())
+    await asyncio.sleep(0.01)
+    assert did == ["flush follower", "step", "flush client"]
+
+
+@on_loop
+async def test_but_not_before_what_was_staged_is_written() -> None:
+    did: list[str] = []
+    tick = Tick(asyncio.get_running_loop(), lambda error: None)
+    follower = Told(did, "follower")
+    follower.is_exempt = True
+
+    def stages() -> None:
+        tick.dirty(Told(did, "p"))  # type: ignore[arg-type]
+        tick.talk(follower)  # type: ignore[arg-type]
+
+    tick.step(stages, copy_context())
+    tick.step(lambda: did.append("step"), copy_context())
+    await asyncio.sleep(0.01)
+    assert did == ["step", "write p", "flush follower"]
 
 
 @on_loop

@@ -319,5 +319,5 @@ KNOWN: dict[str, int] = {
     "followers_cut_to_their_watermark": 3,
     "who_came_back_with_less_stays_in_sync": 27,
     "old_lives_count": 27,
-    "votes_twice_in_an_epoch": 1,
+    "votes_twice_in_an_epoch": 28,
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.cluster import Cluster
-from ottla.client.connection import REQUEST_SECONDS, Connection
+from ottla.client.connection import REQUEST_SECONDS, Connection, GoOn
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.produce import ProduceRequest
 from ottla.wire.messages.transactions import (
@@ -42,13 +42,17 @@ def overheard() -> Iterator[list[Said]]:
     usual = Connection.request
 
     async def request(
-        self: Connection, message: Message, timeout_s: float = REQUEST_SECONDS, version: int | None = None
+        self: Connection,
+        message: Message,
+        timeout_s: float = REQUEST_SECONDS,
+        version: int | None = None,
+        go_on: GoOn | None = None,
     ) -> Any:
         if type(message) in REPEATED:
             spoken = self.version_of(type(message)) if version is None else version
             if spoken >= REPEATED[type(message)]:
                 said.append(Said(message, spoken, self.address))
-        return await usual(self, message, timeout_s, version)
+        return await usual(self, message, timeout_s, version, go_on)
 
     Connection.request = request  # type: ignore[method-assign]
     try:

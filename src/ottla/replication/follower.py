@@ -148,6 +148,7 @@ class Fetcher:
         self._interruptible_from = -math.inf
         self._failures = 0
         self._line: Line | None = None
+        self._parted: list[tuple[Followed, Told]] = []  # whose history is not that of the leader
         self._task = self._loop.create_task(self._run(), name=f"follow {leader_id}")
         self.fetches = self.bytes_in = 0
 
@@ -237,12 +238,19 @@ class Fetcher:
             return
         if self._line is None:
             self._line = self._neighbours.open_line("replica", self.leader_id)
-        self._interrupts = False
         timeout_s = (request.max_wait_ms / 1000) + self._neighbours.seconds("replica.socket.timeout.ms")
-        response = await self._line.ask(request, timeout_s)
+        await self._line.ask(request, timeout_s, self._go_on)
+        for followed, told in self._parted:
+            await self._mend(followed, told)
+
+    def _go_on(self, response: FetchResponse) -> FetchRequest | None:
+        """Hear an answer, and ask on at once; nothing if there is something to wait for before."""
         self._failures = 0
         self.fetches += 1
-        await self._hear(response)
+        self._parted = self._hear(response)
+        if self._parted or self._paused or any(_has_to_sync(self.followed[key]) for key in self._news):
+            return None
+        return self._request()
 
     async def _wait_for_change(self) -> None:
         seconds = self._soonest() - self._loop.time()
@@ -254,6 +262,8 @@ class Fetcher:
         return min((followed.paused_until for followed in self._paused.values()), default=math.inf)
 
     def _take_back_paused(self) -> None:
+        if not self._paused:
+            return
         now = self._loop.time()
         for key, followed in list(self._paused.items()):
             if followed.paused_until <= now:
@@ -280,6 +290,7 @@ class Fetcher:
         topics = self._named()
         if not topics and self._session_epoch == FULL:
             return None
+        self._interrupts = False
         forgotten: dict[bytes, list[int]] = {}
         for topic_id, index in self._gone:
             forgotten.setdefault(topic_id, []).append(index)
@@ -299,9 +310,11 @@ class Fetcher:
 
     def _wait_ms(self) -> int:
         """Not longer than until a pause is over."""
-        longest = self._neighbours.setting("replica.fetch.wait.max.ms")
+        longest: int = self._neighbours.setting("replica.fetch.wait.max.ms")
+        if not self._paused:
+            return longest
         left_s = self._soonest() - self._loop.time()
-        return longest if left_s == math.inf else max(0, min(longest, math.ceil(left_s * 1000)))
+        return max(0, min(longest, math.ceil(left_s * 1000)))
 
     def _named(self) -> dict[bytes, list[Asked]]:
         bytes_max = self._neighbours.setting("replica.fetch.max.bytes")
@@ -325,12 +338,13 @@ class Fetcher:
 
     # --- hearing
 
-    async def _hear(self, response: FetchResponse) -> None:
+    def _hear(self, response: FetchResponse) -> list[tuple[Followed, Told]]:
+        """Take what came. Whose history parts from the leader's is told."""
         error = error_of(response.error_code)
         if error in SESSION_IS_GONE:
             self._begin_anew()
             self._session_id = NO_SESSION
-            return
+            return []
         if error is not Error.NONE:
             raise KafkaError(error)
         answers = [
@@ -345,9 +359,9 @@ class Fetcher:
             self._begin_anew()
         else:
             self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
-        await self._take_all(answers)
+        return self._take_all(answers)
 
-    async def _take_all(self, answers: Iterable[tuple[Followed, Told]]) -> None:
+    def _take_all(self, answers: Iterable[tuple[Followed, Told]]) -> list[tuple[Followed, Told]]:
         parted = []
         for followed, told in answers:
             error = error_of(told.error_code)
@@ -357,8 +371,7 @@ class Fetcher:
                 self._trouble(followed, KafkaError(error))
             else:
                 self._take(followed, told)
-        for followed, told in parted:
-            await self._mend(followed, told)
+        return parted
 
     def _take(self, followed: Followed, told: Told) -> None:
         """Append what came, and learn the rest."""

@@ -17,8 +17,9 @@ ANY_LIFE = -1
 class Line(Protocol):
     """A connection to another broker, made when it is first needed and again when it was lost."""
 
-    async def ask(self, request: Any, timeout_s: float) -> Any:
-        """The answer; OSError (TimeoutError is one) if there was none."""
+    async def ask(self, request: Any, timeout_s: float, go_on: Callable[[Any], Any] | None = None) -> Any:
+        """The answer; OSError (TimeoutError is one) if there was none. The question that `go_on` makes of an answer is asked
+        at once; then the answer is the one upon which it has none."""
         ...
 
     def close(self) -> None: ...

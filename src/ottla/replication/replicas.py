@@ -352,13 +352,14 @@ class Replicas:
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
         """Whether a leader gives a follower nothing for now, because it is throttled and too fast."""
-        return self.is_throttled_at_leader(partition, follower_id) and self.leader_throttle.is_exceeded(self._time())
+        return self._is_throttled_at_leader(partition, follower_id) and self.leader_throttle.is_exceeded(self._time())
 
-    def record_throttled(self, size: int) -> None:
-        """A leader has given so much to somebody who is throttled."""
-        self.leader_throttle.record(size, self._time())
+    def has_given(self, partition: Partition, follower_id: int, size: int) -> None:
+        """A leader has given so much to a follower: it counts if that one is throttled."""
+        if self._is_throttled_at_leader(partition, follower_id):
+            self.leader_throttle.record(size, self._time())
 
-    def is_throttled_at_leader(self, partition: Partition, follower_id: int) -> bool:
+    def _is_throttled_at_leader(self, partition: Partition, follower_id: int) -> bool:
         throttled = self.by_id[partition.topic_id].throttled_at_leader if partition.topic_id in self.by_id else []
         # The list names the leader's own replica.
         return bool(throttled) and follower_id not in partition.isr and names(throttled, partition.index, self._node_id)

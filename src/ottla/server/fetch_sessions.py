@@ -17,11 +17,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.deadline import Deadline
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -83,6 +86,7 @@ class Waiting(Protocol):
     """A fetch that waits for news of its session."""
 
     def notice(self, key: Key) -> None: ...
+    def notice_watermark(self, key: Key, partition: Partition) -> None: ...
     def wake(self) -> None: ...
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ottla.client.connection import Connection, Lost
+from ottla.client.connection import Connection, GoOn, Lost
 from ottla.config import BrokerConfig
 from ottla.metadata.image import Delta, Image
 from ottla.server.quorum import Quorum
@@ -65,19 +65,21 @@ class Line:
         self._failures = 0
         self._again_at = 0.0
 
-    async def ask(self, request: Message, timeout_s: float) -> Any:
-        """The answer. OSError (mostly `Lost`) when there is none; KafkaError when the other side does not know the API."""
+    async def ask(self, request: Message, timeout_s: float, go_on: GoOn | None = None) -> Any:
+        """The answer. OSError (mostly `Lost`) when there is none; KafkaError when the other side does not know the API.
+
+        Who has the next question as soon as there is an answer says so with `go_on` (`Connection.request`)."""
         turn = self._turn
         if (turn is None or not turn.locked()) and (connection := self._usable()) is not None:
             # Nothing but the answer is to be waited for, and the connection keeps the time.
             if turn is None:
-                return await connection.request(request, timeout_s)
+                return await connection.request(request, timeout_s, go_on=go_on)
             async with turn:
-                return await connection.request(request, timeout_s)
+                return await connection.request(request, timeout_s, go_on=go_on)
         if asyncio.current_task() is not None:
-            return await self._ask(request, timeout_s)
+            return await self._ask(request, timeout_s, go_on)
         # Handlers of requests run without a task, and time limits need one.
-        asking = self._loop.create_task(self._ask(request, timeout_s))
+        asking = self._loop.create_task(self._ask(request, timeout_s, go_on))
         try:
             return await asking
         finally:
@@ -103,19 +105,21 @@ class Line:
             self._connection.close()
             self._connection = None
 
-    async def _ask(self, request: Message, timeout_s: float) -> Any:
+    async def _ask(self, request: Message, timeout_s: float, go_on: GoOn | None) -> Any:
         deadline = self._loop.time() + timeout_s
         if self._turn is None:
-            return await self._send(request, deadline)
+            return await self._send(request, timeout_s, deadline, go_on)
         await self._in_time(self._turn.acquire(), deadline)
         try:
-            return await self._send(request, deadline)
+            return await self._send(request, timeout_s, deadline, go_on)
         finally:
             self._turn.release()
 
-    async def _send(self, request: Message, deadline: float) -> Any:
+    async def _send(self, request: Message, timeout_s: float, deadline: float, go_on: GoOn | None) -> Any:
         connection = self._usable() or await self._in_time(self._open(), deadline)
-        return await connection.request(request, max(deadline - self._loop.time(), 0))
+        # What took long now must not shorten the time of all questions that follow.
+        left_s = max(deadline - self._loop.time(), 0) if go_on is None else timeout_s
+        return await connection.request(request, left_s, go_on=go_on)
 
     async def _in_time(self, awaited: Any, deadline: float) -> Any:
         try:

@@ -22,6 +22,7 @@ from ottla.raft.snapshots import Damaged
 from ottla.server.disks import DiskFailed
 from ottla.server.exposition import LoopProbe, node_routes, start_http
 from ottla.server.journal import set_up
+from ottla.server.loop import Loop
 from ottla.server.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.world import RealDisk, World
@@ -62,7 +63,8 @@ def serve_forever(properties: Mapping[str, str], options: Options, beside: Besid
     gc.enable()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
     try:
-        return asyncio.run(_serve(properties, options, beside or _nothing))
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            return runner.run(_serve(properties, options, beside or _nothing))
     except CannotStart as problem:
         print(f"ottla: {problem}", file=sys.stderr)
         return 1

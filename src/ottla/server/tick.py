@@ -5,10 +5,12 @@ per partition that got bytes, then one gathered send per connection. The order m
 its handler: a reply that was put in a connection's queue during this turn is sent only after the write it speaks of, and
 if that write fails the reply is changed before it is encoded (see `Partition.write`).
 
-`call_soon` from a read callback runs after all reads of this turn and before the reads of the next.
+All that is after all reads of this turn and before the reads of the next: at its end, where the loop knows one (`loop`), else
+by `call_soon`.
 
 A turn of the loop costs as much as a small request. So a handler that waited for a write, or for a watermark that rose with
-it, goes on in between (`step`), and what it has to say leaves with this turn. What it stages is written before that.
+it, goes on in between (`step`), and what it has to say leaves with this turn. What it stages is written before that. What
+another node waits for leaves at once: it can begin while the rest of the turn is done.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import logging
 from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
+
+from ottla.server.loop import Loop
 
 log = logging.getLogger("ottla.server")
 
@@ -31,15 +35,17 @@ class Dirty(Protocol):
 class Talkative(Protocol):
     """A connection with replies that are ready."""
 
+    @property
+    def is_exempt(self) -> bool: ...
     def flush(self) -> None: ...
     def abort(self, reason: str) -> None: ...
 
 
 class Tick:
-    __slots__ = ("_armed", "_connections", "_dirty", "_fatal", "_loop", "_steps")
+    __slots__ = ("_armed", "_at_end", "_connections", "_dirty", "_fatal", "_steps")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fatal: Callable[[BaseException], None]) -> None:
-        self._loop = loop
+        self._at_end = loop.at_end_of_turn if isinstance(loop, Loop) else loop.call_soon
         self._fatal = fatal
         self._armed = False
         self._dirty: list[Dirty] = []
@@ -66,7 +72,7 @@ class Tick:
 
     def _arm(self) -> None:
         self._armed = True
-        self._loop.call_soon(self._flush)
+        self._at_end(self._flush)
 
     def _flush(self) -> None:
         while self._dirty or self._steps:
@@ -78,15 +84,21 @@ class Tick:
                     context.run(step)
                 except Exception:
                     log.exception("a handler could not go on")
+                if self._connections and self._connections[-1].is_exempt and not self._dirty:
+                    self._send(self._connections.pop())
         # Who is told that its client takes answers again may stage more or have more to say: that arms the next turn.
         self._armed = False
         connections, self._connections = self._connections, []
         for connection in connections:
-            try:
-                connection.flush()
-            except Exception:
-                log.exception("a reply could not be sent")
-                connection.abort("a reply could not be sent")
+            self._send(connection)
+
+    @staticmethod
+    def _send(connection: Talkative) -> None:
+        try:
+            connection.flush()
+        except Exception:
+            log.exception("a reply could not be sent")
+            connection.abort("a reply could not be sent")
 
     def _write(self) -> bool:
         dirty, self._dirty = self._dirty, []

@@ -163,9 +163,10 @@ class Here:
     """The node on a thread of this process."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
+        from ottla.server.loop import Loop
         from ottla.testing.stage import Stage
 
-        self._loop = asyncio.new_event_loop()
+        self._loop = Loop()
         self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         self._thread.start()
         self._pid = os.getpid()

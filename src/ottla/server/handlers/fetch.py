@@ -114,6 +114,7 @@ class Reading:
         "comes_behind",
         "follower_id",
         "has_failed",
+        "has_waited",
         "is_again",
         "isolation",
         "life",
@@ -151,6 +152,7 @@ class Reading:
         self.answers: dict[Key, Answer] = {}
         self.bytes_read = 0
         self.urgent = self.has_failed = False
+        self.has_waited = False  # something else may have happened while it read
 
     def bring_at_most(self, bytes_max: int) -> None:
         self.bytes_max = min(self.bytes_max, bytes_max)
@@ -166,7 +168,7 @@ class Reading:
 
     async def read(self) -> None:
         self.bytes_read = 0
-        self.urgent = self.has_failed = False
+        self.urgent = self.has_failed = self.has_waited = False
         if self.follower_id >= 0 and self.plan.session is not None:
             self._listen(self.plan.session)
         answers: dict[Key, Answer] = {}
@@ -179,10 +181,16 @@ class Reading:
                 self.has_failed = True
                 continue
             try:
-                answers[key] = self._read_now(partition, wanted) or await self._read_later(partition, wanted)
+                answer = self._read_now(partition, wanted)
+                if answer is None:
+                    self.has_waited = True
+                    answer = await self._read_later(partition, wanted)
+                answers[key] = answer
             except KafkaError as error:
+                self.has_waited = True
                 answers[key] = await self._try_again(partition, wanted, error)
             if len(answers) % PARTITIONS_PER_TURN == 0:
+                self.has_waited = True
                 await asyncio.sleep(0)
         if not answers and (missing or not self.plan.is_part):
             self.urgent = True
@@ -254,7 +262,7 @@ class Reading:
         return partition.log.end_offset if self.follower_id >= 0 else partition.bound(self.isolation)
 
     def _is_held_back(self, partition: Partition) -> bool:
-        return self.replicas.holds_back(partition, self.follower_id)
+        return self.follower_id not in partition.isr and self.replicas.holds_back(partition, self.follower_id)
 
     def available(self, partition: Partition, wanted: Wanted) -> int:
         """How many bytes could be read."""
@@ -278,8 +286,8 @@ class Reading:
         if self.isolation == READ_COMMITTED and self.follower_id < 0:
             aborted = self._aborted(partition, wanted, located)
         self.bytes_read += located.size
-        if self.follower_id >= 0 and self.replicas.is_throttled_at_leader(partition, self.follower_id):
-            self.replicas.record_throttled(located.size)
+        if self.follower_id >= 0 and self.follower_id not in partition.isr:
+            self.replicas.has_given(partition, self.follower_id, located.size)
         return self._answer(partition, wanted.index, located.slice or located.data, aborted)
 
     def _aborted(self, partition: Partition, wanted: Wanted, located: Located) -> list[Aborted] | None:
@@ -405,11 +413,22 @@ class Parked:
         self._deadline = session.park(self, self._loop)
         self._deadline.set(self._loop.time() + seconds)
         try:
-            for key in [*self._reading.plan.wanted, *session.news]:
+            for key in [*self._missed_news(), *session.news]:
                 self.notice(key)
             await self._woken
         finally:
             session.leave(self)
+
+    def _missed_news(self) -> list[Key]:
+        """What to look at once more. A partition of which nothing was to be told in this very turn tells its news itself."""
+        reading = self._reading
+        if reading.has_waited or reading.has_failed:
+            return list(reading.plan.wanted)
+        return [
+            key
+            for key, wanted in reading.plan.wanted.items()
+            if min(reading.answers[key].high_watermark, wanted.offset) > wanted.watermark
+        ]
 
     def notice(self, key: Key) -> None:
         """Something happened to a partition of a follower's session: it is looked at when the fetch goes on."""
@@ -425,7 +444,20 @@ class Parked:
             self.wake()
         elif available := self._reading.available(partition, wanted[key]):
             self.gained(available)
-        elif min(partition.high_watermark.value, wanted[key].offset) > wanted[key].watermark:
+        else:
+            self._look_at_watermark(partition, wanted[key])
+
+    def notice_watermark(self, key: Key, partition: Partition) -> None:
+        """No more than that it rose."""
+        session = self._reading.plan.session
+        if session is not None and (wanted := session.partitions.get(key)) is not None:
+            self._reading.plan.wanted[key] = wanted
+            session.news.pop(key, None)
+            self._look_at_watermark(partition, wanted)
+
+    def _look_at_watermark(self, partition: Partition, wanted: Wanted) -> None:
+        """A follower takes as much of a watermark as it has records."""
+        if min(partition.high_watermark.value, wanted.offset) > wanted.watermark:
             self.wake_soon()
 
     def _partitions(self) -> list[tuple[Partition, Wanted]]:
@@ -454,27 +486,34 @@ class Parked:
 class Listening:
     """Tells a follower's session that a partition got longer, that its watermark rose, or that it is led elsewhere."""
 
-    __slots__ = ("_key", "_marks", "_session")
+    __slots__ = ("_end", "_key", "_partition", "_session", "_watermark")
 
     def __init__(self, session: Session, key: Key, partition: Partition) -> None:
         assert partition.leadership is not None
-        self._session, self._key = session, key
-        self._marks = partition.leadership.end, partition.high_watermark
-        for mark in self._marks:
-            mark.watch(self.tell)
+        self._session, self._key, self._partition = session, key, partition
+        self._end, self._watermark = partition.leadership.end, partition.high_watermark
+        self._end.watch(self.tell)
+        self._watermark.watch(self.tell_watermark)
 
     def tell(self) -> None:
         session = self._session
         session.news[self._key] = None
-        if self._marks[0].closed or self._marks[1].closed:
+        if self._end.closed or self._watermark.closed:
             session.standings.pop(self._key, None)
             self.end()
         if session.parked is not None:
             session.parked.notice(self._key)
 
+    def tell_watermark(self) -> None:
+        session = self._session
+        if self._watermark.closed or session.parked is None:
+            self.tell()
+        else:
+            session.parked.notice_watermark(self._key, self._partition)
+
     def end(self) -> None:
-        for mark in self._marks:
-            mark.unwatch(self.tell)
+        self._end.unwatch(self.tell)
+        self._watermark.unwatch(self.tell_watermark)
 
 
 class Counting:
