@@ -340,13 +340,8 @@ class Fetcher:
 
     def _hear(self, response: FetchResponse) -> list[tuple[Followed, Told]]:
         """Take what came. Whose history parts from the leader's is told."""
-        error = error_of(response.error_code)
-        if error in SESSION_IS_GONE:
-            self._begin_anew()
-            self._session_id = NO_SESSION
-            return []
-        if error is not Error.NONE:
-            raise KafkaError(error)
+        if response.error_code:
+            return self._hear_refusal(error_of(response.error_code))
         answers = [
             (followed, told)
             for topic in response.responses
@@ -361,14 +356,22 @@ class Fetcher:
             self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
         return self._take_all(answers)
 
+    def _hear_refusal(self, error: Error) -> list[tuple[Followed, Told]]:
+        if error not in SESSION_IS_GONE:
+            raise KafkaError(error)
+        self._begin_anew()
+        self._session_id = NO_SESSION
+        return []
+
     def _take_all(self, answers: Iterable[tuple[Followed, Told]]) -> list[tuple[Followed, Told]]:
         parted = []
         for followed, told in answers:
-            error = error_of(told.error_code)
-            if error is Error.OFFSET_OUT_OF_RANGE or (error is Error.NONE and told.diverging_epoch.epoch >= 0):
+            if told.error_code == Error.OFFSET_OUT_OF_RANGE.code or (
+                not told.error_code and told.diverging_epoch.epoch >= 0
+            ):
                 parted.append((followed, told))
-            elif error is not Error.NONE:
-                self._trouble(followed, KafkaError(error))
+            elif told.error_code:
+                self._trouble(followed, KafkaError(error_of(told.error_code)))
             else:
                 self._take(followed, told)
         return parted

@@ -56,9 +56,10 @@ def encode_parts(message: Message, version: int, head: bytes = b"") -> list[Part
 
 def size_of(parts: Sequence[Part]) -> int:
     """How many bytes the parts make, holes included."""
-    if len(parts) == 1 and type(parts[0]) is bytearray:
-        return len(parts[0])
-    return sum(len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size for part in parts)
+    size = 0
+    for part in parts:
+        size += len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
+    return size
 
 
 def decoder(cls: Layout, version: int) -> Decoder:

@@ -265,9 +265,12 @@ class Reading:
         return self.follower_id not in partition.isr and self.replicas.holds_back(partition, self.follower_id)
 
     def available(self, partition: Partition, wanted: Wanted) -> int:
-        """How many bytes could be read."""
-        if self.follower_id >= 0 and self._is_held_back(partition):
-            return 0
+        """How many bytes could be read. For a follower to which one is enough they are not counted."""
+        if self.follower_id >= 0:
+            if self._is_held_back(partition):
+                return 0
+            if self.min_bytes <= 1:
+                return min(int(wanted.offset < partition.log.end_offset), wanted.partition_bytes_max)
         return min(partition.log.bytes_from(wanted.offset, self.bound(partition)), wanted.partition_bytes_max)
 
     def _preferred(self, partition: Partition, wanted: Wanted) -> int:
@@ -413,22 +416,23 @@ class Parked:
         self._deadline = session.park(self, self._loop)
         self._deadline.set(self._loop.time() + seconds)
         try:
-            for key in [*self._missed_news(), *session.news]:
-                self.notice(key)
+            self._look_again(session)
             await self._woken
         finally:
             session.leave(self)
 
-    def _missed_news(self) -> list[Key]:
-        """What to look at once more. A partition of which nothing was to be told in this very turn tells its news itself."""
-        reading = self._reading
-        if reading.has_waited or reading.has_failed:
-            return list(reading.plan.wanted)
-        return [
-            key
-            for key, wanted in reading.plan.wanted.items()
-            if min(reading.answers[key].high_watermark, wanted.offset) > wanted.watermark
-        ]
+    def _look_again(self, session: Session) -> None:
+        """Something may have happened since this fetch began to read. If it was read in one go, that is no more than what the
+        fetch did itself: a watermark rose."""
+        reading, wanted = self._reading, self._reading.plan.wanted
+        if not reading.has_waited and not reading.has_failed:
+            for key, each in wanted.items():
+                session.news.pop(key, None)
+                if min(reading.answers[key].high_watermark, each.offset) > each.watermark:
+                    self.wake_soon()
+            wanted = {}
+        for key in [*wanted, *session.news]:
+            self.notice(key)
 
     def notice(self, key: Key) -> None:
         """Something happened to a partition of a follower's session: it is looked at when the fetch goes on."""
