@@ -173,6 +173,19 @@ async def test_the_watermark_waits_for_who_is_about_to_join() -> None:
 
 
 @played
+async def test_who_wants_more_at_once_than_a_limit_leaves_room_for_is_not_kept_waiting() -> None:
+    """Whole batches are a little less than the limit, however much there is."""
+    cluster = Cluster(replica_fetch_min_bytes=950, replica_fetch_max_bytes=1000)
+    await cluster.start(1, 2)
+    cluster.create([1, 2], isr=[1])
+    await cluster.brokers[1].see()
+    for _ in range(20):
+        await cluster.brokers[1].write(b"x" * 600)
+    await cluster.tell()
+    await until(lambda: ends(cluster) == [20, 20], 1.0)
+
+
+@played
 async def test_fewer_in_sync_than_wanted_stop_the_watermark() -> None:
     """TRAP-44, PRD-06: even what the leader alone acknowledged is not shown."""
     cluster = await three(topic={"min.insync.replicas": "2"})

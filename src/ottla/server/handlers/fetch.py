@@ -420,9 +420,10 @@ class Parked:
             session.leave(self)
 
     def _missed_news(self) -> list[Key]:
-        """What to look at once more. A partition of which nothing was to be told in this very turn tells its news itself."""
+        """What to look at once more. A partition of which nothing was to be told in this very turn tells its news itself; but
+        where something was read, though too little, there may be more that a limit left out."""
         reading = self._reading
-        if reading.has_waited or reading.has_failed:
+        if reading.has_waited or reading.has_failed or reading.bytes_read:
             return list(reading.plan.wanted)
         return [
             key
