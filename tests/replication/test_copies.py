@@ -70,6 +70,35 @@ async def test_a_record_is_committed_when_all_in_sync_replicas_have_it() -> None
 
 
 @played
+async def test_a_watermark_that_rises_is_told_to_who_asks_for_nothing() -> None:
+    """Its fetch names no partition any more, because it has all there is of each."""
+    cluster = await three()
+    leader, follower = cluster.brokers[1].partition, cluster.brokers[2].partition
+    cluster.cut.add((3, 1))
+    cluster.brokers[1].produce(b"a")
+    await asyncio.sleep(2)
+    assert (follower.log.end_offset, leader.high_watermark.value, follower.high_watermark.value) == (1, 0, 0)
+    cluster.cut.clear()
+    await until(lambda: leader.high_watermark.value == 1)
+    await until(lambda: follower.high_watermark.value == 1, 0.1)
+
+
+@played
+async def test_who_begins_anew_is_told_the_watermark_soon() -> None:
+    cluster = await three()
+    leader, follower = cluster.brokers[1], cluster.brokers[2]
+    await leader.write(b"a")
+    state = FetchRequest.ReplicaState(replica_id=2, replica_epoch=follower.epoch)
+    asked = FetchRequest.Topic.Partition(fetch_offset=1, high_watermark=0, partition_max_bytes=1000)
+    topics = [FetchRequest.Topic(topic_id=leader.partition.topic_id, partitions=[asked])]
+    fetch = FetchRequest(
+        replica_state=state, max_wait_ms=500, min_bytes=1, max_bytes=1000, session_epoch=0, topics=topics
+    )
+    async with asyncio.timeout(0.1):
+        assert told(await leader.answer(fetch)).high_watermark == 1
+
+
+@played
 async def test_acks_of_the_leader_alone_wait_for_nobody() -> None:
     """REP-24."""
     cluster = await three()
