@@ -31,7 +31,7 @@ class Lost(ConnectionError):
     """The connection ended before the answer came: the request may or may not have taken effect."""
 
 
-# Given an answer: the question that follows at once, if there is one.
+# Given an answer: the question of the same kind that follows at once, if there is one.
 GoOn: TypeAlias = Callable[[Any], Message | None]
 
 
