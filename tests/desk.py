@@ -13,6 +13,7 @@ from ottla.config import BrokerConfig, single_node_defaults
 from ottla.log.directories import Directories
 from ottla.server.channel import ControllerChannel
 from ottla.server.controller import Controller
+from ottla.server.loop import Loop
 from ottla.server.membership import Membership
 from ottla.server.peers import Peers
 from ottla.server.quorum import Quorum
@@ -23,11 +24,12 @@ T = TypeVar("T")
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-    """Run a test on an event loop of its own."""
+    """Run a test on an event loop of its own, of the kind that a node has."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> T:
-        return asyncio.run(test(*args, **kwargs))
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            return runner.run(test(*args, **kwargs))
 
     return run
 

@@ -70,6 +70,35 @@ async def test_a_record_is_committed_when_all_in_sync_replicas_have_it() -> None
 
 
 @played
+async def test_a_watermark_that_rises_is_told_to_who_asks_for_nothing() -> None:
+    """Its fetch names no partition any more, because it has all there is of each."""
+    cluster = await three()
+    leader, follower = cluster.brokers[1].partition, cluster.brokers[2].partition
+    cluster.cut.add((3, 1))
+    cluster.brokers[1].produce(b"a")
+    await asyncio.sleep(2)
+    assert (follower.log.end_offset, leader.high_watermark.value, follower.high_watermark.value) == (1, 0, 0)
+    cluster.cut.clear()
+    await until(lambda: leader.high_watermark.value == 1)
+    await until(lambda: follower.high_watermark.value == 1, 0.1)
+
+
+@played
+async def test_who_begins_anew_is_told_the_watermark_soon() -> None:
+    cluster = await three()
+    leader, follower = cluster.brokers[1], cluster.brokers[2]
+    await leader.write(b"a")
+    state = FetchRequest.ReplicaState(replica_id=2, replica_epoch=follower.epoch)
+    asked = FetchRequest.Topic.Partition(fetch_offset=1, high_watermark=0, partition_max_bytes=1000)
+    topics = [FetchRequest.Topic(topic_id=leader.partition.topic_id, partitions=[asked])]
+    fetch = FetchRequest(
+        replica_state=state, max_wait_ms=500, min_bytes=1, max_bytes=1000, session_epoch=0, topics=topics
+    )
+    async with asyncio.timeout(0.1):
+        assert told(await leader.answer(fetch)).high_watermark == 1
+
+
+@played
 async def test_acks_of_the_leader_alone_wait_for_nobody() -> None:
     """REP-24."""
     cluster = await three()
@@ -170,6 +199,19 @@ async def test_the_watermark_waits_for_who_is_about_to_join() -> None:
     leadership = leader.partition.leadership
     assert leadership is not None
     await until(lambda: not leadership.proposed)
+
+
+@played
+async def test_who_wants_more_at_once_than_a_limit_leaves_room_for_is_not_kept_waiting() -> None:
+    """Whole batches are a little less than the limit, however much there is."""
+    cluster = Cluster(replica_fetch_min_bytes=950, replica_fetch_max_bytes=1000)
+    await cluster.start(1, 2)
+    cluster.create([1, 2], isr=[1])
+    await cluster.brokers[1].see()
+    for _ in range(20):
+        await cluster.brokers[1].write(b"x" * 600)
+    await cluster.tell()
+    await until(lambda: ends(cluster) == [20, 20], 1.0)
 
 
 @played

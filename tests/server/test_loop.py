@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -111,6 +112,34 @@ async def test_whoever_always_has_more_to_do_keeps_nobody_from_reading(loop: Loo
         loop.add_reader(end, lambda: heard.done() or heard.set_result(counted))
         assert await heard <= 4
         loop.remove_reader(end)
+
+
+@on_our_loop
+async def test_whoever_was_held_up_while_it_waited_reads_before_it_judges(loop: Loop) -> None:
+    """As after SIGSTOP and SIGCONT: a signal interrupts the wait, and when it goes on the time is over."""
+    did: list[str] = []
+    ours, theirs = socket.socketpair()
+
+    def reads() -> None:
+        did.append("read")
+        ours.recv(1)
+
+    def is_held_up(*_: object) -> None:
+        time.sleep(0.2)
+        theirs.send(b"x")
+
+    usual = signal.signal(signal.SIGALRM, is_held_up)
+    try:
+        with ours, theirs:
+            loop.add_reader(ours, reads)
+            loop.call_later(0.1, did.append, "judge")
+            loop.call_later(0.1, loop.call_soon, did.append, "judge later")
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            await asyncio.sleep(0.15)
+            loop.remove_reader(ours)
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    assert did == ["read", "judge", "judge later"]
 
 
 def test_only_a_turn_right_after_another_asks_for_no_events(monkeypatch) -> None:

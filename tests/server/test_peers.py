@@ -19,7 +19,7 @@ from ottla.sim.cluster import SimCluster
 from ottla.sim.loop import SimLoop, run
 from ottla.wire.errors import Error, KafkaError
 from ottla.wire.messages.brokers import BrokerHeartbeatRequest
-from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.voters import DescribeQuorumRequest
 from served import Served, fetch_request, serving, until
@@ -177,6 +177,42 @@ async def test_one_that_gives_up_does_not_end_the_line(tmp_path: Path) -> None:
         asked.cancel()
         assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
         assert len(served.node.listeners[0].connections) == 1
+
+
+@on_loop
+async def test_questions_that_follow_have_their_turn_and_their_time(tmp_path: Path) -> None:
+    """Whoever asks on and on keeps the turn; and if the line took long to open, that is not taken off each question."""
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        mine, heard = line(("127.0.0.1", served.port)), []
+        fetch = fetch_request(topic_id, {0: 0}, max_wait_ms=600)
+
+        def ask_on(response: FetchResponse) -> FetchRequest | None:
+            heard.append(response)
+            return fetch if len(heard) < 3 else None
+
+        mine._again_at = asyncio.get_running_loop().time() + 0.9
+        asked = asyncio.ensure_future(mine.ask(fetch, 1.2, ask_on))
+        await until(lambda: len(heard) == 1)
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
+        assert asked.done() and (await asked) is heard[2]
+
+
+@on_loop
+async def test_a_line_that_is_closed_between_questions_ends_the_waiting(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        topic_id = await served.topic("t")
+        mine, heard = line(("127.0.0.1", served.port)), []
+
+        def ask_on(response: FetchResponse) -> FetchRequest:
+            heard.append(response)
+            mine.close()
+            return fetch_request(topic_id, {0: 0})
+
+        with pytest.raises(Lost):
+            await mine.ask(fetch_request(topic_id, {0: 0}), 60, ask_on)
+        assert len(heard) == 1
+        assert (await mine.ask(MetadataRequest(topics=[]), 10)).brokers
 
 
 @on_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
@@ -50,6 +51,26 @@ async def test_replies_leave_after_the_writes_of_their_turn() -> None:
     assert did == []
     await asyncio.sleep(0.01)
     assert did == ["write p", "write q", "flush c"]
+
+
+@on_loop
+async def test_what_was_read_is_written_and_answered_before_the_next_turn() -> None:
+    did: list[str] = []
+    loop = asyncio.get_running_loop()
+    tick = Tick(loop, lambda error: None)
+    ours, theirs = socket.socketpair()
+
+    def reads() -> None:
+        loop.remove_reader(ours)
+        loop.call_soon(did.append, "next turn")
+        tick.talk(Told(did, "c"))  # type: ignore[arg-type]
+        tick.dirty(Told(did, "p"))  # type: ignore[arg-type]
+
+    with ours, theirs:
+        loop.add_reader(ours, reads)
+        theirs.send(b"x")
+        await asyncio.sleep(0.05)
+    assert did == ["write p", "flush c", "next turn"]
 
 
 @on_loop

@@ -31,7 +31,7 @@ class Lost(ConnectionError):
     """The connection ended before the answer came: the request may or may not have taken effect."""
 
 
-# Given an answer: the question that follows at once, if there is one.
+# Given an answer: the question of the same kind that follows at once, if there is one.
 GoOn: TypeAlias = Callable[[Any], Message | None]
 
 
@@ -182,7 +182,10 @@ class Connection(asyncio.Protocol):
             raise Lost(f"{self.address}: {self._why_closed}")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = request_frame(message, version, self._correlation_id, self.client_id)
-        self._transport.write(cast(bytes, parts[0] if len(parts) == 1 else b"".join(cast(Sequence[bytes], parts))))
+        if len(parts) == 1:
+            self._transport.write(cast(bytes, parts[0]))
+        else:
+            self._transport.writelines(cast(Sequence[bytes], parts))
 
     # What the loop calls.
 

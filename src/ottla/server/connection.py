@@ -119,7 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges: deque[Exchange] = deque()
         self.last_active = self.frame_began = 0.0
         self.introduced = False  # becomes true with its first whole request
-        self.is_exempt = False  # from quotas: nodes that wait for one another serve nobody
+        # From quotas, and from waiting for the rest of a turn (`Tick`): nodes that wait for one another serve nobody.
+        self.is_exempt = False
         self._own: bytearray | None = None
         self._have = self._need = 0
         self._backlog: bytes | None = None

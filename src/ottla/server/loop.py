@@ -7,7 +7,10 @@ request in one and answers it in the next pays for it twice.
 - `at_end_of_turn`: to be done when everybody was called whose socket was readable. It is one more event of the selector,
   the last one, so that the loop itself calls it.
 - A turn that was begun only because something was left for later does not ask the kernel for events again, if it was asked
-  a moment ago. Whoever was paused meanwhile, and accuses others of silence, has asked before that: the moment is over then.
+  a moment ago. Of a process that was stopped since then that moment is long over, so it asks.
+- Timers are called after all that could be read, in every turn: who accuses others of silence has heard what they said. A
+  process that is stopped while it waits would call them without that: the kernel ends the wait when it goes on, and Python
+  finds that the time is over and does not look what came meanwhile.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class Turns(selectors.DefaultSelector):
             self._may_skip = False
             return []
         events: list[Any] = super().select(timeout)
+        if not events and timeout:
+            events = super().select(0)  # the wait may have been interrupted
         self._looked = time.monotonic()
         self._may_skip = True
         if events and self._end is not None:

@@ -423,9 +423,10 @@ class Parked:
 
     def _look_again(self, session: Session) -> None:
         """Something may have happened since this fetch began to read. If it was read in one go, that is no more than what the
-        fetch did itself: a watermark rose."""
+        fetch did itself: a watermark rose. But where something was read, though too little, there may be more that a limit
+        left out."""
         reading, wanted = self._reading, self._reading.plan.wanted
-        if not reading.has_waited and not reading.has_failed:
+        if not (reading.has_waited or reading.has_failed or reading.bytes_read):
             for key, each in wanted.items():
                 session.news.pop(key, None)
                 if min(reading.answers[key].high_watermark, each.offset) > each.watermark:
@@ -452,8 +453,11 @@ class Parked:
             self._look_at_watermark(partition, wanted[key])
 
     def notice_watermark(self, key: Key, partition: Partition) -> None:
-        """No more than that it rose."""
+        """No more than that it rose. Who is not in sync may have been held back, and may be given records by now."""
         session = self._reading.plan.session
+        if self._reading.follower_id not in partition.isr:
+            self.notice(key)
+            return
         if session is not None and (wanted := session.partitions.get(key)) is not None:
             self._reading.plan.wanted[key] = wanted
             session.news.pop(key, None)
