@@ -121,6 +121,12 @@ def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
     assert said in refused({**TOPIC, **options})
 
 
+def test_no_offset_is_enough_for_a_batch() -> None:
+    """As for the connector, for which it is one way not to wait."""
+    reading = Reading.stream({**TOPIC, "minOffsetsPerTrigger": "0", "maxOffsetsPerTrigger": "5"})
+    assert (reading.offsets_per_trigger_min, reading.offsets_per_trigger_max) == (0, 5)
+
+
 def test_a_stream_has_no_end() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         assert f"{name} has no meaning in a stream" in refused({**TOPIC, name: "latest"}, stream=True)

@@ -33,6 +33,8 @@ FETCH_BYTES_CEILING = 64 << 20
 POLL_SECONDS = 120.0
 TRIGGER_DELAY_MS = 15 * 60_000
 GROUP_PREFIX = "spark-ottla-source"
+# How far sinks have come: see `committing.py`.
+PROGRESS_TOPIC = "__ottla_sink_progress"
 
 # What the source takes, as people write it. `filterPushdown` is ours.
 READ_OPTIONS = (
@@ -362,7 +364,7 @@ class Reading:
             min_partitions=text.number("minPartitions"),
             partition_records_max=text.number("maxRecordsPerPartition"),
             offsets_per_trigger_max=text.number("maxOffsetsPerTrigger"),
-            offsets_per_trigger_min=text.number("minOffsetsPerTrigger"),
+            offsets_per_trigger_min=text.number("minOffsetsPerTrigger", least=0),
             trigger_delay_ms=text.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
             partition_bytes_max=_bytes(text, "kafka.max.partition.fetch.bytes", PARTITION_FETCH_BYTES),
             bytes_max=_bytes(text, "kafka.fetch.max.bytes", FETCH_BYTES),
@@ -374,7 +376,7 @@ class Reading:
 
 
 def _refuse_fewest_above_most(text: Text) -> None:
-    fewest, most = text.number("minOffsetsPerTrigger"), text.number("maxOffsetsPerTrigger")
+    fewest, most = text.number("minOffsetsPerTrigger", least=0), text.number("maxOffsetsPerTrigger")
     if fewest is not None and most is not None and fewest > most:
         raise BadOption(
             f"minOffsetsPerTrigger ({fewest}) is above maxOffsetsPerTrigger ({most}): no batch could be both"
