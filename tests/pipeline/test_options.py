@@ -104,6 +104,7 @@ def test_offsets_as_json_with_marks() -> None:
         ({"maxRecordsPerPartition": "many"}, "whole number"),
         ({"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"}, "(20) is above maxOffsetsPerTrigger (10)"),
         ({"failOnDataLoss": "maybe"}, "write true or false"),
+        ({"filterPushdown": "maybe"}, "write false, true or anew"),
         ({"maxTriggerDelay": "soon"}, "a time such as 30s"),
         ({"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
         ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),

@@ -72,6 +72,9 @@ REFUSED_WHEN_READING = {
     "interceptor.classes": "there is no Java consumer here that could call them",
 }
 
+# What `filterPushdown` may be: see `source.AnewReader`.
+NARROWS_NOT, NARROWS, ANEW = "false", "true", "anew"
+
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -314,7 +317,7 @@ class Reading:
     poll_s: float
     attempts: int
     attempt_pause_s: float
-    pushdown: bool
+    pushdown: str
 
     @classmethod
     def batch(cls, options: Mapping[str, str]) -> Reading:
@@ -371,7 +374,7 @@ class Reading:
             poll_s=(text.number("kafkaConsumer.pollTimeoutMs") or int(POLL_SECONDS * 1000)) / 1000,
             attempts=text.number("fetchOffset.numRetries") or 3,
             attempt_pause_s=(text.number("fetchOffset.retryIntervalMs", 10, least=0) or 0) / 1000,
-            pushdown=text.flag("filterPushdown", False),
+            pushdown=_pushdown(text),
         )
 
 
@@ -392,6 +395,13 @@ def _latest_without_match(text: Text) -> bool:
     if value.lower() not in ("error", "latest"):
         raise BadOption(f"startingOffsetsByTimestampStrategy is {value!r}: write error or latest")
     return value.lower() == "latest"
+
+
+def _pushdown(text: Text) -> str:
+    value = (text.get("filterPushdown") or NARROWS_NOT).lower()
+    if value not in (NARROWS_NOT, NARROWS, ANEW):
+        raise BadOption(f"filterPushdown is {value!r}: write {NARROWS_NOT}, {NARROWS} or {ANEW}")
+    return value
 
 
 def _read_committed(settings: Mapping[str, str]) -> bool:
