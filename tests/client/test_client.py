@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, NoTopic, TopicPartition
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, NoTopic, TopicPartition, addresses
 from ottla.client.consumer import Consumed, Consumer
 from ottla.client.partitioning import RoundRobin
 from ottla.client.producer import Producer
@@ -39,6 +39,12 @@ async def read_all(cluster: Cluster, topic: str, **options: Any) -> list[Consume
     ends = await cluster.list_offsets(dict.fromkeys(places, LATEST))
     limits = {where: offset.offset for where, offset in ends.items()}
     return [record async for record in Consumer(cluster, dict.fromkeys(places, EARLIEST), ends=limits, **options)]
+
+
+def test_addresses_are_read_as_javas_clients_read_them():
+    """Whoever copies a line of `advertised.listeners` has a protocol before it."""
+    given = " a:1, b ,PLAINTEXT://c:2,SASL_SSL://[::1]:3, [::2]"
+    assert addresses(given) == [("a", 1), ("b", 9092), ("c", 2), ("::1", 3), ("::2", 9092)]
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.client.cluster import Cluster, TopicPartition
 from ottla.pipeline.offsets import DataLoss, Finder, Found, Positions, Range, StreamOffset, limited, lost, split
-from ottla.pipeline.options import Reading
+from ottla.pipeline.options import PROGRESS_TOPIC, Reading
 from ottla.pipeline.source import StreamReader
 from ottla.wire.messages.metadata import MetadataResponse
 
@@ -38,6 +38,7 @@ def test_as_many_pieces_as_asked_for() -> None:
     assert spans(split(ranges(10), 3, None)) == [(0, 100, 103), (0, 103, 106), (0, 106, 110)]
     assert len(split(ranges(10, 10), 2, None)) == 2
     assert len(split(ranges(10, 10), 4, None)) == 4
+    assert len(split(ranges(10, 10), 1 << 40, None)) == 20, "and not as many steps as were asked for"
 
 
 def test_a_small_partition_is_not_cut_and_leaves_its_share_to_the_others() -> None:
@@ -164,7 +165,8 @@ def test_a_leader_whose_log_ends_before_what_was_read_is_asked_again() -> None:
 
 def test_a_pattern_does_not_mean_the_clusters_own_topics() -> None:
     finder = Finder(Cluster("localhost:1"), stream())
-    kinds = [MetadataResponse.Topic(name=name, is_internal=name[0] == "_") for name in ("orders", "__consumer_offsets")]
+    names = ("orders", "__consumer_offsets", PROGRESS_TOPIC)
+    kinds = [MetadataResponse.Topic(name=name, is_internal=name == "__consumer_offsets") for name in names]
     assert [topic.name for topic in kinds if finder._is_wanted(topic)] == ["orders"]
 
 

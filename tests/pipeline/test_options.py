@@ -104,6 +104,7 @@ def test_offsets_as_json_with_marks() -> None:
         ({"maxRecordsPerPartition": "many"}, "whole number"),
         ({"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"}, "(20) is above maxOffsetsPerTrigger (10)"),
         ({"failOnDataLoss": "maybe"}, "write true or false"),
+        ({"filterPushdown": "maybe"}, "write false, true or anew"),
         ({"maxTriggerDelay": "soon"}, "a time such as 30s"),
         ({"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
         ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),
@@ -119,6 +120,12 @@ def test_offsets_as_json_with_marks() -> None:
 )
 def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
     assert said in refused({**TOPIC, **options})
+
+
+def test_no_offset_is_enough_for_a_batch() -> None:
+    """As for the connector, for which it is one way not to wait."""
+    reading = Reading.stream({**TOPIC, "minOffsetsPerTrigger": "0", "maxOffsetsPerTrigger": "5"})
+    assert (reading.offsets_per_trigger_min, reading.offsets_per_trigger_max) == (0, 5)
 
 
 def test_a_stream_has_no_end() -> None:

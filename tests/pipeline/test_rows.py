@@ -182,6 +182,14 @@ def test_rows_without_a_key_fill_one_batch_after_the_other():
     assert first == {0: 0, 1: 1, 2: 2}
 
 
+def test_keys_may_have_no_say():
+    """`partitioner.ignore.keys` of Java's producer: rows with one key are spread."""
+    part = table(key=[b"k"] * 400, value=[bytes(100)] * 400)
+    made = records(encode(encoder(3, batch_bytes=4000, ignores_keys=True), part))
+    assert {where: len(inside) > 100 for where, inside in made.items()} == {("t", n): True for n in range(3)}
+    assert {record.key for inside in made.values() for record in inside} == {b"k"}
+
+
 def test_the_topic_of_the_option_wins_over_the_column():
     part = table(value=[b"1", b"2", b"3"], topic=["a", "b", "a"])
     assert [topic for topic, _, _ in encode(encoder(1), part)] == ["t"]

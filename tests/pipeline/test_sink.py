@@ -324,6 +324,7 @@ def test_two_that_write_under_one_name(scene, monkeypatch):
     ("options", "message"),
     [
         ({"topik": "t"}, "did you mean 'topic'"),
+        ({"topic": " "}, "topic is empty"),
         ({"delivery": "maybe"}, "write exactly-once or at-least-once"),
         ({"tooLarge": "drop"}, "write fail or cut"),
         ({"sinkId": " "}, "sinkId is empty"),
@@ -379,9 +380,10 @@ def test_a_batch_write_with_topics_of_a_column_needs_no_name(scene):
 def test_the_settings_of_a_producer():
     given = {"compression.type": "gzip", "compression.gzip.level": "9", "batch.size": "1000000", "linger.ms": "20"}
     given |= {"max.request.size": "5000000", "transaction.timeout.ms": "90000", "delivery.timeout.ms": "60000"}
+    given |= {"partitioner.ignore.keys": "true"}
     writing = Writing.of({**NOWHERE, **{f"kafka.{name}": value for name, value in given.items()}}, VALUE)
     assert (writing.codec, writing.level) == (Codec.GZIP, 9)
-    assert (writing.batch_bytes, writing.request_bytes_max) == (1_000_000, 5_000_000)
+    assert (writing.batch_bytes, writing.request_bytes_max, writing.ignores_keys) == (1_000_000, 5_000_000, True)
     assert (writing.sink.timeout_ms(1 << 40), writing.sink.delivery_s) == (90_000, 60.0)
 
 

@@ -178,6 +178,14 @@ def test_only_an_option_makes_the_reader_that_spark_may_refuse() -> None:
     assert type(asked.reader(schema)) is NarrowedReader
 
 
+def test_a_reader_that_is_only_to_be_planned_anew_takes_no_condition() -> None:
+    """Of two uses of one frame, each would get what the other has pushed down."""
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "filterPushdown": "anew"}
+    source = OttlaSource(CaseInsensitiveDict(options))
+    conditions = [EqualTo(("topic",), "t"), GreaterThanOrEqual(("offset",), 0)]
+    assert list(source.reader(source.schema()).pushFilters(conditions)) == conditions
+
+
 def test_the_columns_are_fixed() -> None:
     source = OttlaSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}))
     assert source.schema().fieldNames() == [

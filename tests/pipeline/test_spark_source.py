@@ -81,6 +81,26 @@ def test_conditions_are_looked_up_when_the_option_says_so(spark: SparkSession, t
     assert late.count() == 60
 
 
+@pytest.mark.parametrize(("how", "counts", "whole"), [("anew", {0: 20, 1: 20}, 60), ("true", {1: 40}, 20)])
+def test_one_frame_with_several_conditions(
+    spark: SparkSession, topics: Topics, orders: str, how: str, counts: dict[int, int], whole: int
+) -> None:
+    """What is pushed down last, Spark reads for all uses of a frame; docs/pipeline.md warns of that."""
+    frame = batch(spark, topics, orders, filterPushdown=how)
+    both = frame.where("partition = 0").union(frame.where("partition = 1"))
+    assert {row.partition: row["count"] for row in both.groupBy("partition").count().collect()} == counts
+    assert frame.count() == whole
+
+
+def test_a_frame_is_planned_once_unless_it_is_asked_for_anew(spark: SparkSession, topics: Topics) -> None:
+    """If the first changes, so does docs/pipeline.md."""
+    name = topics.make("growing")
+    once, anew = batch(spark, topics, name), batch(spark, topics, name, filterPushdown="anew").where("offset >= 0")
+    assert (once.count(), anew.count()) == (0, 0)
+    topics.write(name, [b"v"])
+    assert (once.count(), anew.count(), batch(spark, topics, name).count()) == (0, 1, 1)
+
+
 def test_nothing_to_read(spark: SparkSession, topics: Topics) -> None:
     assert batch(spark, topics, topics.make("empty")).count() == 0
 

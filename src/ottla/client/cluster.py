@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 PORT = 9092
+SCHEME = re.compile(r"[0-9A-Za-z%._-]*://")
 BUDGET_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
 PAUSE_SECONDS_MAX = 1.0
@@ -55,9 +57,9 @@ class Leader(NamedTuple):
 
 
 def addresses(text: str) -> list[tuple[str, int]]:
-    """`a:9092,b,[::1]:9093` as hosts and ports."""
+    """`a:9092,b,[::1]:9093` as hosts and ports. As Java's clients do, what may stand before `://` is passed over."""
     found = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (SCHEME.sub("", piece.strip()) for piece in text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]"):
             host, port = part, str(PORT)

@@ -44,11 +44,11 @@ from ottla.client.coordinator import Coordinator
 from ottla.client.producer import Producer
 from ottla.client.transactions import FENCED
 from ottla.pipeline.advice import OPTIONS, Advice
+from ottla.pipeline.options import PROGRESS_TOPIC
 from ottla.pipeline.plans import UNKNOWN
 from ottla.pipeline.spool import Entry
 from ottla.wire.errors import Error, KafkaError
 
-PROGRESS_TOPIC = "__ottla_sink_progress"
 PROGRESS = TopicPartition(PROGRESS_TOPIC, 0)
 PROGRESS_SETTINGS = {
     "cleanup.policy": "compact",

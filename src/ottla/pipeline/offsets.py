@@ -26,7 +26,7 @@ from typing import Any
 
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, NoTopic, TopicPartition
 from ottla.client.connection import check, failure
-from ottla.pipeline.options import BadOption, Limit, Reading
+from ottla.pipeline.options import PROGRESS_TOPIC, BadOption, Limit, Reading
 from ottla.wire.errors import Error
 from ottla.wire.ids import uuid_text
 from ottla.wire.messages.metadata import MetadataResponse
@@ -142,7 +142,7 @@ def _share(size: int, total: int, pieces: int) -> int:
 
 
 def _cut(piece: Range, parts: int) -> list[Range]:
-    bounds = [piece.start]
+    bounds, parts = [piece.start], min(parts, piece.size)
     for number in range(parts):
         bounds.append(bounds[-1] + (piece.end - bounds[-1]) // (parts - number))
     return [replace(piece, start=start, end=end) for start, end in itertools.pairwise(bounds) if end > start]
@@ -216,9 +216,13 @@ class Finder:
         return Found(self._assigned_of(all_of_them, strict), ids)
 
     def _is_wanted(self, topic: MetadataResponse.Topic) -> bool:
-        """A pattern is looked for anywhere in a name, as the connector does: who wants the whole writes ^ and $."""
+        """A pattern is looked for anywhere in a name, as the connector does: who wants the whole writes ^ and $. Nobody means
+        the topic of our sinks: a stream that reads it gets a record for each micro-batch that it writes, and never ends."""
         pattern = self.reading.topics.pattern
-        return pattern is None or (not topic.is_internal and re.search(pattern, topic.name or "") is not None)
+        if pattern is None:
+            return True
+        own = topic.is_internal or topic.name == PROGRESS_TOPIC
+        return not own and re.search(pattern, topic.name or "") is not None
 
     def _assigned_of(self, there: frozenset[TopicPartition], strict: bool) -> frozenset[TopicPartition]:
         assigned = frozenset(self.reading.topics.assigned)

@@ -33,6 +33,8 @@ FETCH_BYTES_CEILING = 64 << 20
 POLL_SECONDS = 120.0
 TRIGGER_DELAY_MS = 15 * 60_000
 GROUP_PREFIX = "spark-ottla-source"
+# How far sinks have come: see `committing.py`.
+PROGRESS_TOPIC = "__ottla_sink_progress"
 
 # What the source takes, as people write it. `filterPushdown` is ours.
 READ_OPTIONS = (
@@ -69,6 +71,9 @@ REFUSED_WHEN_READING = {
     "enable.auto.commit": "progress is kept in Spark's checkpoint and only mirrored into the group",
     "interceptor.classes": "there is no Java consumer here that could call them",
 }
+
+# What `filterPushdown` may be: see `source.AnewReader`.
+NARROWS_NOT, NARROWS, ANEW = "false", "true", "anew"
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -312,7 +317,7 @@ class Reading:
     poll_s: float
     attempts: int
     attempt_pause_s: float
-    pushdown: bool
+    pushdown: str
 
     @classmethod
     def batch(cls, options: Mapping[str, str]) -> Reading:
@@ -362,19 +367,19 @@ class Reading:
             min_partitions=text.number("minPartitions"),
             partition_records_max=text.number("maxRecordsPerPartition"),
             offsets_per_trigger_max=text.number("maxOffsetsPerTrigger"),
-            offsets_per_trigger_min=text.number("minOffsetsPerTrigger"),
+            offsets_per_trigger_min=text.number("minOffsetsPerTrigger", least=0),
             trigger_delay_ms=text.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
             partition_bytes_max=_bytes(text, "kafka.max.partition.fetch.bytes", PARTITION_FETCH_BYTES),
             bytes_max=_bytes(text, "kafka.fetch.max.bytes", FETCH_BYTES),
             poll_s=(text.number("kafkaConsumer.pollTimeoutMs") or int(POLL_SECONDS * 1000)) / 1000,
             attempts=text.number("fetchOffset.numRetries") or 3,
             attempt_pause_s=(text.number("fetchOffset.retryIntervalMs", 10, least=0) or 0) / 1000,
-            pushdown=text.flag("filterPushdown", False),
+            pushdown=_pushdown(text),
         )
 
 
 def _refuse_fewest_above_most(text: Text) -> None:
-    fewest, most = text.number("minOffsetsPerTrigger"), text.number("maxOffsetsPerTrigger")
+    fewest, most = text.number("minOffsetsPerTrigger", least=0), text.number("maxOffsetsPerTrigger")
     if fewest is not None and most is not None and fewest > most:
         raise BadOption(
             f"minOffsetsPerTrigger ({fewest}) is above maxOffsetsPerTrigger ({most}): no batch could be both"
@@ -390,6 +395,13 @@ def _latest_without_match(text: Text) -> bool:
     if value.lower() not in ("error", "latest"):
         raise BadOption(f"startingOffsetsByTimestampStrategy is {value!r}: write error or latest")
     return value.lower() == "latest"
+
+
+def _pushdown(text: Text) -> str:
+    value = (text.get("filterPushdown") or NARROWS_NOT).lower()
+    if value not in (NARROWS_NOT, NARROWS, ANEW):
+        raise BadOption(f"filterPushdown is {value!r}: write {NARROWS_NOT}, {NARROWS} or {ANEW}")
+    return value
 
 
 def _read_committed(settings: Mapping[str, str]) -> bool:

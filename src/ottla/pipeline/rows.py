@@ -85,11 +85,13 @@ class Encoder:
         batch_bytes: int = 512 << 10,
         start: int = 0,
         cuts: bool = False,
+        ignores_keys: bool = False,
     ) -> None:
         """`topic` wins over a column of that name. `start` says with which partition rows without a key begin. With `cuts`, of
-        a row that the topic does not take it gets a piece."""
+        a row that the topic does not take it gets a piece. With `ignores_keys`, rows with a key are spread as those without
+        (`partitioner.ignore.keys` of Java's producer)."""
         self.shape_of, self.topic, self.now_ms, self.cuts = shape_of, topic, now_ms, cuts
-        self.codec, self.level, self.batch_bytes = codec, level, batch_bytes
+        self.codec, self.level, self.batch_bytes, self.ignores_keys = codec, level, batch_bytes, ignores_keys
         self._start = start
         self._turns: dict[str, int] = {}
         self._waiting: list[pa.RecordBatch] = []
@@ -168,7 +170,7 @@ class Encoder:
     ) -> Numbers:
         counts = np.array([shape.partitions for shape in shapes], np.int64)[topics]
         chosen = np.full(columns.height, -1, np.int64)
-        if columns.key is not None:
+        if columns.key is not None and not self.ignores_keys:
             keyed = np.asarray(columns.key.is_valid())
             hashed = murmur2_of(columns.key) & np.uint32(0x7FFFFFFF)
             chosen = np.where(keyed, hashed % counts, chosen)

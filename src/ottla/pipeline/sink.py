@@ -139,6 +139,7 @@ class Writing:
     batch_bytes: int
     request_bytes_max: int
     cuts: bool
+    ignores_keys: bool
     spool_path: str | None
     spool_above_bytes: int
 
@@ -147,7 +148,7 @@ class Writing:
         refuse_unknown(options, WRITE_OPTIONS)
         text, connect = Text(options), Connect.of(options)
         _refuse_settings(connect.settings)
-        topic = text.get("topic") or None
+        topic = _topic(text)
         _check_columns(schema, topic)
         exactly_once = _delivery(text)
         codec, level = _compression(text)
@@ -170,9 +171,17 @@ class Writing:
             batch_bytes=text.number("kafka.batch.size", BATCH_BYTES, least=0) or 1,
             request_bytes_max=text.number("kafka.max.request.size") or REQUEST_BYTES_MAX,
             cuts=_cuts(text),
+            ignores_keys=text.flag("kafka.partitioner.ignore.keys", False),
             spool_path=text.get("spoolPath") or None,
             spool_above_bytes=text.number("spoolAbove", SPOOL_ABOVE_BYTES, least=0) or 0,
         )
+
+
+def _topic(text: Text) -> str | None:
+    topic = text.get("topic")
+    if topic == "":  # a name that was to be filled in, and was not: rows would go where a column of theirs says
+        raise BadOption("topic is empty: name a topic, or leave the option out where a column 'topic' names it")
+    return topic
 
 
 def _micro_batch(text: Text) -> MicroBatch | None:
@@ -298,6 +307,7 @@ def encode(writing: Writing, spool: Spool, rows: Iterator[pa.RecordBatch]) -> Me
             batch_bytes=writing.batch_bytes,
             start=random.randrange(1 << 16),
             cuts=writing.cuts,
+            ignores_keys=writing.ignores_keys,
         )
         for part in rows:
             for made in encoder.add(part):

@@ -32,7 +32,7 @@ from ottla.pipeline import fetching
 from ottla.pipeline.blocking import Broker
 from ottla.pipeline.filters import Narrowing
 from ottla.pipeline.offsets import Finder, Found, Positions, Range, StreamOffset, limited, lost, split
-from ottla.pipeline.options import BadOption, Reading
+from ottla.pipeline.options import ANEW, NARROWS, NARROWS_NOT, BadOption, Reading
 from ottla.wire.errors import Error, KafkaError
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ COORDINATOR_COMES = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_A
 
 def batch_reader(options: Mapping[str, str]) -> Reader:
     reading = Reading.batch(options)
-    return NarrowedReader(reading) if reading.pushdown else Reader(reading)
+    return READERS[reading.pushdown](reading)
 
 
 def stream_reader(options: Mapping[str, str]) -> DataSourceStreamReader:
@@ -102,6 +102,23 @@ class NarrowedReader(Reader):
 
     async def ranges(self, finder: Finder) -> list[Range]:
         return await self.narrowing.apply(finder, await super().ranges(finder))
+
+
+class AnewReader(Reader):
+    """One that is planned anew for each query with a condition, and leaves every condition to Spark.
+
+    Spark plans a frame once, when it is first computed, and keeps that for all that is made of the frame: offsets that were
+    the latest then are where it ends for ever. Conditions that are pushed down are planned with, and what comes of them takes
+    the place of what was planned before, for *all* uses of the frame: with `WHERE topic = 'a'` here and `'b'` there, both
+    would be read with the narrowing of whichever was planned last, and the other find nothing. Where everything that is
+    planned is the same but for being newer, as here, that does no harm.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        return filters
+
+
+READERS: Mapping[str, type[Reader]] = {NARROWS_NOT: Reader, NARROWS: NarrowedReader, ANEW: AnewReader}
 
 
 def ranges_of(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], found: Found) -> list[Range]:

@@ -22,6 +22,7 @@ from ottla.pipeline.files.codecs import ERROR
 from ottla.pipeline.files.failures import first_lines
 from ottla.pipeline.files.nodes import WrongPipeline, suggestion
 from ottla.pipeline.files.spec import BOOTSTRAP, Sink, Source, Spec
+from ottla.pipeline.options import PROGRESS_TOPIC
 
 BUDGET_S = 10.0
 SURELY = {"exactly-once": "exactly once", "at-least-once": "at least once"}
@@ -93,7 +94,8 @@ def _look(bootstrap: str, read: list[Source]) -> Live:
 
 async def _found(cluster: Cluster, bootstrap: str, read: list[Source]) -> Live:
     found = await cluster.metadata(None)
-    names = {topic.name or "": len(topic.partitions) for topic in found.topics if not topic.is_internal}
+    theirs = [topic for topic in found.topics if not topic.is_internal and topic.name != PROGRESS_TOPIC]
+    names = {topic.name or "": len(topic.partitions) for topic in theirs}
     wanted = {name for source in read for name in Live(bootstrap, names, {}).read_by(source)}
     places = [TopicPartition(name, number) for name in sorted(wanted) for number in range(names[name])]
     first = await cluster.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}

@@ -3,7 +3,8 @@
 A stream reads what comes; a table is what is there now. Of a topic that is the newest record of each key, which is what a
 compacted topic keeps. A stream joined with it must see it as of each micro-batch, and Spark plans a batch read from Python
 only once for the whole life of a query, unless there is a filter to be pushed down: then it asks anew every time. So a table
-has one that excludes nothing (`offset >= 0`).
+has one that excludes nothing (`offset >= 0`), and a reader that takes none: a table may be used with several conditions at
+once, and what one pushes down Spark would read for all (`source.AnewReader`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def records(
         "startingOffsets": source.start if stream else "earliest",
         **COMMITTED,
     }
-    options |= {"groupIdPrefix": f"{spec.name}-{source.name}"} if stream else {"filterPushdown": "true"}
+    options |= {"groupIdPrefix": f"{spec.name}-{source.name}"} if stream else {"filterPushdown": "anew"}
     options |= {"includeHeaders": "true"} if headers else {}
     given = source.options if stream == (not source.as_table) else of_both(source.options)
     loaded: DataFrame = _reader(spark, stream).format("ottla").options(**(options | dict(given))).load()
