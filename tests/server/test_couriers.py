@@ -19,7 +19,7 @@ from ottla.coordination.transactions.states import State, Transaction, to_record
 from ottla.log.producers import Guard, Marker
 from ottla.metadata.image import Delta
 from ottla.server import verifying
-from ottla.server.couriers import Courier
+from ottla.server.couriers import PLACES_MAX, Courier
 from ottla.server.node import Node
 from ottla.server.peers import Line
 from ottla.server.verifying import Entrant, Manner
@@ -112,6 +112,32 @@ async def test_markers_that_end_together_travel_together(tmp_path: Path) -> None
         assert asked == [[1, 2, 3], [3]]
         assert not served.partition("t").log.producers.ongoing
         assert await courier.bring(marker(1, 2), [("t", 0)]) == {("t", 0): 0}
+
+
+@on_loop
+async def test_however_many_markers_there_are_the_other_broker_takes_them(tmp_path: Path) -> None:
+    """TXN-03, TXN-07: a broker was away, and thousands of transactions wait for it. All in one request would be more than a
+    broker takes of anybody (`MEMORY_FREE`): it closes the connection, and they would be tried again together for ever."""
+    async with two(tmp_path) as (_, node):
+        courier = Courier(node, OTHER)
+        receipts = [courier.bring(marker(each), [("t", 0)]) for each in range(8000)]
+        assert all([await receipt == {("t", 0): 0} for receipt in receipts])
+        assert [len(request.markers) for request in node.to_other.asked] == [PLACES_MAX] * (8000 // PLACES_MAX)
+
+
+@on_loop
+async def test_markers_of_one_transaction_travel_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TXN-03: one after the other, since an answer names only the producer."""
+    monkeypatch.setattr("ottla.server.couriers.PLACES_MAX", 2)
+    async with two(tmp_path) as (served, node):
+        markers: Any = served.node.markers
+        markers._leader_of = lambda _name, _index: OTHER
+        markers._couriers[OTHER] = Courier(node, OTHER)
+        outcome = await markers._write(marker(), [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("v", 0)])
+        asked = [[topic.name for topic in request.markers[0].topics] for request in node.to_other.asked]
+        assert asked == [["t"], ["u", "t"], ["v"]]
+        assert outcome.left == []  # the topics that are not there have no need of it
+        assert not served.partition("t", 2).log.producers.ongoing and served.partition("t", 2).log.end_offset == 1
 
 
 @on_loop

@@ -1,6 +1,6 @@
 """Markers for partitions that other brokers lead, brought there by WriteTxnMarkers.
 
-There is one courier for each broker. It has one request under way; what it is given meanwhile goes with the next one, so
+There is one courier for each broker. It has one request under way; what it is given meanwhile goes with the next ones, so
 that many transactions that end together cost few requests. An answer names producers, not transactions: two markers of one
 producer never travel together.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.log.producers import Marker
@@ -17,6 +18,10 @@ from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMar
 
 if TYPE_CHECKING:
     from ottla.server.node import Node
+
+# A broker takes only so much in one request, and closes the connection otherwise (`MEMORY_FREE`, `PLAIN_BYTES_MAX`): markers
+# that are too many together would be tried again, together, for ever. Fewer also leave the others there their turn.
+PLACES_MAX = 1000
 
 Place = tuple[str, int]
 Codes = dict[Place, int]
@@ -65,10 +70,15 @@ class Courier:
     def _next_load(self) -> dict[int, Parcel]:
         """By producer."""
         load: dict[int, Parcel] = {}
+        left = PLACES_MAX
         for parcel in list(self._waiting):
-            if parcel.marker.producer_id not in load:
-                load[parcel.marker.producer_id] = parcel
-                self._waiting.remove(parcel)
+            if parcel.marker.producer_id in load:
+                continue
+            left -= len(parcel.places)
+            if left < 0 and load:
+                break
+            load[parcel.marker.producer_id] = parcel
+            self._waiting.remove(parcel)
         return load
 
     async def _deliver(self, load: dict[int, Parcel]) -> None:
@@ -80,6 +90,11 @@ class Courier:
             told = {}
         for producer_id, parcel in load.items():
             _sign(parcel, told.get(producer_id, {}))
+
+
+def portions(places: list[Place]) -> Iterator[list[Place]]:
+    """As many as go into one request."""
+    return (places[first : first + PLACES_MAX] for first in range(0, len(places), PLACES_MAX))
 
 
 def _sign(parcel: Parcel, codes: Codes) -> None:

@@ -21,7 +21,7 @@ from ottla.coordination.transactions import ending
 from ottla.log.producers import Marker
 from ottla.metadata.topics import CONSUMER_OFFSETS
 from ottla.rising import Rising
-from ottla.server.couriers import Codes, Courier, Place
+from ottla.server.couriers import Codes, Courier, Place, portions
 from ottla.wire.errors import Error, KafkaError, error_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,11 @@ class Markers:
                 if error.error is Error.TRANSACTION_COORDINATOR_FENCED:
                     raise Fenced from error
                 errors[place] = error
-        receipts = [(self._courier(leader).bring(marker, led), led) for leader, led in elsewhere.items()]
+        receipts = [
+            (self._courier(leader).bring(marker, some), some)
+            for leader, led in elsewhere.items()
+            for some in portions(led)
+        ]
         for place, placed in staged:
             try:
                 await placed.is_safe()
