@@ -130,10 +130,9 @@ class Frames:
 
     def feed(self, data: Data) -> list[bytes]:
         """The frames that are complete with these bytes, without their lengths."""
-        if not self._held and len(data) >= SIZE.size and SIZE.unpack_from(data)[0] == len(data) - SIZE.size:
-            if len(data) - SIZE.size > self._bytes_max:
-                raise Malformed(f"frame of {len(data) - SIZE.size} bytes")
-            return [bytes(data[SIZE.size :])]  # just one: mostly it is so
+        size = len(data) - SIZE.size
+        if not self._held and 0 <= size <= self._bytes_max and SIZE.unpack_from(data)[0] == size:
+            return [bytes(data[SIZE.size :])]  # just one, as mostly
         self._held += data
         done: list[bytes] = []
         position = 0
